@@ -1,4 +1,15 @@
 //! Detection data sets: reading and writing them, hiding a part of their boxes, making them, and
 //! turning them into batches of augmented views.
 
+pub mod coco;
+mod dataset;
+mod error;
+pub mod layout;
+pub mod output;
 pub mod random;
+pub mod sparsify;
+pub mod voc;
+pub mod yolo;
+
+pub use dataset::{Annotation, Builder, Category, Dataset, Image, Object, Xywh};
+pub use error::{Error, Result};

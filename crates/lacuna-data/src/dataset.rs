@@ -1,0 +1,353 @@
+//! A detection data set in memory.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use lacuna_boxes::Box2;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// Images, classes and boxes, whatever files they came from.
+///
+/// A data set is an index over COCO JSON text: each record holds the fields that lacuna works with,
+/// and where its whole text is. Writing a record copies that text, so whatever else a file says
+/// about an image or a box comes out as it went in. Records from other formats get such a text when
+/// they are read.
+///
+/// All references hold: every annotation's image and category exist, ids are unique, sizes are
+/// finite and not negative, there is an image and a category. Records are never changed in place,
+/// so text and fields cannot disagree.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    images: Vec<Image>,
+    categories: Vec<Category>,
+    annotations: Vec<Annotation>,
+    /// Indices of annotations ordered by image; those of image `i` are at
+    /// `first_of_image[i]..first_of_image[i + 1]`.
+    by_image: Vec<u32>,
+    first_of_image: Vec<u32>,
+    /// The keys of the file's outermost object in their order, the three lists among them.
+    pub(crate) keys: Vec<Key>,
+    pub(crate) source: Arc<Vec<u8>>,
+}
+
+/// Where a record's JSON text is in the data set's source.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Text {
+    pub start: usize,
+    pub len: u32,
+}
+
+impl Text {
+    pub fn range(self) -> Range<usize> {
+        self.start..self.start + self.len as usize
+    }
+}
+
+/// A key of the outermost object of a COCO file.
+#[derive(Clone, Debug)]
+pub(crate) enum Key {
+    Images,
+    Annotations,
+    Categories,
+    Other { name: String, value: Range<usize> },
+}
+
+#[derive(Clone, Debug)]
+pub struct Image {
+    pub id: u64,
+    pub file_name: String,
+    pub width: u32,
+    pub height: u32,
+    pub(crate) text: Text,
+}
+
+/// A class of objects. Its *index* in [`Dataset::categories`] is the class number that detectors
+/// see, `0..n_classes`; its `id` is what files say (COCO's run from 1 to 90 with gaps). This list is
+/// the one place where the two meet.
+#[derive(Clone, Debug)]
+pub struct Category {
+    pub id: u64,
+    pub name: String,
+    pub(crate) text: Text,
+}
+
+#[derive(Clone, Debug)]
+pub struct Annotation {
+    pub id: u64,
+    /// Index in [`Dataset::images`].
+    pub image: usize,
+    /// Index in [`Dataset::categories`].
+    pub category: usize,
+    pub bbox: Xywh,
+    /// COCO's `iscrowd`: a region of many objects that nobody separated. Never sampled, never
+    /// deleted, never trained on as an object.
+    pub crowd: bool,
+    pub(crate) text: Text,
+}
+
+/// A box as files have it: upper left corner and size, in pixels, as exact as the file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Xywh {
+    pub x: f64,
+    pub y: f64,
+    pub width: f64,
+    pub height: f64,
+}
+
+impl Xywh {
+    pub fn to_box(self) -> Box2 {
+        // Corners in f64 first: x + width in f32 would round twice.
+        let (x2, y2) = (self.x + self.width, self.y + self.height);
+        Box2::new(self.x as f32, self.y as f32, x2 as f32, y2 as f32)
+    }
+
+    pub fn area(self) -> f64 {
+        self.width * self.height
+    }
+}
+
+/// An annotation as it is trained on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Object {
+    pub class: usize,
+    /// Inside the image, never degenerate.
+    pub bbox: Box2,
+}
+
+impl Dataset {
+    pub fn images(&self) -> &[Image] {
+        &self.images
+    }
+
+    pub fn categories(&self) -> &[Category] {
+        &self.categories
+    }
+
+    pub fn annotations(&self) -> &[Annotation] {
+        &self.annotations
+    }
+
+    /// The annotations of the image with this index, in the file's order.
+    pub fn annotations_of(&self, image: usize) -> impl ExactSizeIterator<Item = &Annotation> {
+        self.indices_of(image).iter().map(|&a| &self.annotations[a as usize])
+    }
+
+    /// The same as indices in [`annotations`](Self::annotations).
+    pub fn indices_of(&self, image: usize) -> &[u32] {
+        &self.by_image[self.first_of_image[image] as usize..self.first_of_image[image + 1] as usize]
+    }
+
+    /// What a detector learns from this image: every annotation that is not a crowd, clipped to the
+    /// image, unless nothing is left of it.
+    pub fn objects_of(&self, image: usize) -> Vec<Object> {
+        self.trained_on(image, false)
+    }
+
+    /// The crowd regions of this image, clipped likewise: neither objects nor background.
+    pub fn crowds_of(&self, image: usize) -> Vec<Object> {
+        self.trained_on(image, true)
+    }
+
+    fn trained_on(&self, image: usize, crowd: bool) -> Vec<Object> {
+        let Image { width, height, .. } = self.images[image];
+        self.annotations_of(image)
+            .filter(|a| a.crowd == crowd)
+            .map(|a| Object { class: a.category, bbox: a.bbox.to_box().clip(width as f32, height as f32) })
+            .filter(|o| !o.bbox.is_degenerate())
+            .collect()
+    }
+
+    /// The data set with only the annotations for which `keep` says so (it is given their index).
+    #[must_use]
+    pub fn filter(&self, keep: impl Fn(usize, &Annotation) -> bool) -> Self {
+        let kept = self.annotations.iter().enumerate().filter(|(i, a)| keep(*i, a));
+        Parts {
+            images: self.images.clone(),
+            categories: self.categories.clone(),
+            annotations: kept.map(|(_, a)| a.clone()).collect(),
+            keys: self.keys.clone(),
+            source: self.source.clone(),
+        }
+        .index()
+    }
+
+    /// The data set with only the classes of these names, in the file's order. All images stay.
+    ///
+    /// # Errors
+    /// [`Error::UnknownClass`].
+    pub fn restrict_to(&self, names: &[String]) -> Result<Self> {
+        if let Some(unknown) = names.iter().find(|n| !self.categories.iter().any(|c| c.name == **n)) {
+            let known = self.categories.iter().map(|c| c.name.clone()).collect();
+            return Err(Error::UnknownClass { name: unknown.clone(), known });
+        }
+        let mut categories = Vec::new();
+        let mut new_index = HashMap::new();
+        for (old, category) in self.categories.iter().enumerate() {
+            if names.contains(&category.name) {
+                new_index.insert(old, categories.len());
+                categories.push(category.clone());
+            }
+        }
+        let kept = self
+            .annotations
+            .iter()
+            .filter_map(|a| new_index.get(&a.category).map(|&category| Annotation { category, ..a.clone() }));
+        Ok(Parts {
+            images: self.images.clone(),
+            annotations: kept.collect(),
+            categories,
+            keys: self.keys.clone(),
+            source: self.source.clone(),
+        }
+        .index())
+    }
+
+    /// Fields of an annotation's record that lacuna has no use for itself; `None` when they are not
+    /// of the kinds that `T` wants.
+    pub fn fields_of<'a, T: Deserialize<'a>>(&'a self, annotation: &Annotation) -> Option<T> {
+        serde_json::from_slice(&self.source[annotation.text.range()]).ok()
+    }
+
+    /// Bytes that the data set holds in memory, roughly.
+    pub fn n_bytes(&self) -> usize {
+        self.source.capacity()
+            + self.annotations.capacity() * size_of::<Annotation>()
+            + self.images.capacity() * size_of::<Image>()
+    }
+}
+
+/// A data set without its index of annotations by image.
+pub(crate) struct Parts {
+    pub images: Vec<Image>,
+    pub categories: Vec<Category>,
+    pub annotations: Vec<Annotation>,
+    pub keys: Vec<Key>,
+    pub source: Arc<Vec<u8>>,
+}
+
+impl Parts {
+    /// Order the annotations by image (a counting sort: within an image the file's order stays).
+    pub fn index(self) -> Dataset {
+        let Self { images, categories, annotations, keys, source } = self;
+        let mut first_of_image = vec![0u32; images.len() + 1];
+        for a in &annotations {
+            first_of_image[a.image + 1] += 1;
+        }
+        for i in 0..images.len() {
+            first_of_image[i + 1] += first_of_image[i];
+        }
+        let mut next = first_of_image.clone();
+        let mut by_image = vec![0; annotations.len()];
+        for (index, a) in annotations.iter().enumerate() {
+            by_image[next[a.image] as usize] = index as u32;
+            next[a.image] += 1;
+        }
+        Dataset { images, categories, annotations, by_image, first_of_image, keys, source }
+    }
+}
+
+/// Makes a data set from records that are not COCO's. Ids are given in order, from 1.
+pub struct Builder {
+    parts: Parts,
+    source: Vec<u8>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        let keys = vec![Key::Images, Key::Annotations, Key::Categories];
+        let parts = Parts {
+            images: Vec::new(),
+            categories: Vec::new(),
+            annotations: Vec::new(),
+            keys,
+            source: Arc::default(),
+        };
+        Self { parts, source: Vec::new() }
+    }
+}
+
+impl Builder {
+    /// Add a class; its index.
+    pub fn category(&mut self, name: &str) -> usize {
+        let id = self.parts.categories.len() as u64 + 1;
+        let text = self.text(&CategoryRecord { id, name });
+        self.parts.categories.push(Category { id, name: name.into(), text });
+        self.parts.categories.len() - 1
+    }
+
+    /// Add an image; its index.
+    pub fn image(&mut self, file_name: &str, width: u32, height: u32) -> usize {
+        let id = self.parts.images.len() as u64 + 1;
+        let text = self.text(&ImageRecord { id, file_name, width, height });
+        self.parts.images.push(Image { id, file_name: file_name.into(), width, height, text });
+        self.parts.images.len() - 1
+    }
+
+    /// Add an annotation. `more` is a struct of further fields for its record, or `()`.
+    ///
+    /// # Panics
+    /// When there is no such image or category, or the box is not finite or has a negative size:
+    /// readers check what they read.
+    pub fn annotation(
+        &mut self,
+        image: usize,
+        category: usize,
+        bbox: Xywh,
+        crowd: bool,
+        more: T,
+    ) {
+        let Xywh { x, y, width, height } = bbox;
+        assert!([x, y, width, height].iter().all(|v| v.is_finite()) && width >= 0.0 && height >= 0.0);
+        let id = self.parts.annotations.len() as u64 + 1;
+        let text = self.text(&AnnotationRecord {
+            id,
+            image_id: self.parts.images[image].id,
+            category_id: self.parts.categories[category].id,
+            bbox: [x, y, width, height],
+            area: bbox.area(),
+            iscrowd: u8::from(crowd),
+            more,
+        });
+        self.parts.annotations.push(Annotation { id, image, category, bbox, crowd, text });
+    }
+
+    fn text(&mut self, record: &impl Serialize) -> Text {
+        let start = self.source.len();
+        serde_json::to_writer(&mut self.source, record).expect("a record is written to memory");
+        Text { start, len: (self.source.len() - start) as u32 }
+    }
+
+    pub fn finish(mut self) -> Dataset {
+        self.parts.source = Arc::new(self.source);
+        self.parts.index()
+    }
+}
+
+#[derive(Serialize)]
+struct CategoryRecord<'a> {
+    id: u64,
+    name: &'a str,
+}
+
+#[derive(Serialize)]
+struct ImageRecord<'a> {
+    id: u64,
+    file_name: &'a str,
+    width: u32,
+    height: u32,
+}
+
+#[derive(Serialize)]
+struct AnnotationRecord<T> {
+    id: u64,
+    image_id: u64,
+    category_id: u64,
+    bbox: [f64; 4],
+    area: f64,
+    iscrowd: u8,
+    #[serde(flatten)]
+    more: T,
+}

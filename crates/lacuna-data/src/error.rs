@@ -1,0 +1,153 @@
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::decode::ImageError;
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can be wrong with a data set's files. Every variant names the file, and the line where
+/// there is one.
+#[derive(Debug, Error)]
+pub enum Error {
+    #[error("cannot read {}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+
+    #[error("cannot write {}: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+
+    #[error("{} exists already", path.display())]
+    Exists { path: PathBuf },
+
+    /// The text is not of the language it should be in (JSON, XML, YAML, a YOLO line).
+    #[error("{}:{line}: {problem}", path.display())]
+    Syntax { path: PathBuf, line: usize, problem: String },
+
+    /// Valid text with a meaning that a data set cannot have.
+    #[error("{}:{line}: {problem}", path.display())]
+    Invalid { path: PathBuf, line: usize, problem: String },
+
+    /// The file is well formed but is something else.
+    #[error("{} is not a COCO annotation file: {reason}", path.display())]
+    NotCoco { path: PathBuf, reason: String },
+
+    #[error("{} holds no data set in a known layout", path.display())]
+    UnknownLayout { path: PathBuf },
+
+    #[error("{}: the data set is empty: it has no {what}", path.display())]
+    Empty { path: PathBuf, what: &'static str },
+
+    #[error("{} has no split `{split}`", path.display())]
+    UnknownSplit { path: PathBuf, split: String, known: Vec<String> },
+
+    #[error("{} has several splits", path.display())]
+    ManySplits { path: PathBuf, known: Vec<String> },
+
+    #[error("there is no class `{name}` in the data set")]
+    UnknownClass { name: String, known: Vec<String> },
+
+    #[error("images {first} and {second} would both be written as `{name}`")]
+    NameClash { first: String, second: String, name: String },
+
+    #[error(transparent)]
+    Image(#[from] ImageError),
+
+    #[error("the folder of the images of {} was not found", path.display())]
+    NoImages { path: PathBuf, tried: Vec<PathBuf> },
+}
+
+impl Error {
+    pub(crate) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        |source| Self::Read { path: path.into(), source }
+    }
+
+    pub(crate) fn write(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        |source| Self::Write { path: path.into(), source }
+    }
+
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                Some("check the path; it is taken from the current folder".into())
+            }
+            Self::Write { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                Some("the folder it is to be written into does not exist; make it first".into())
+            }
+            Self::Exists { .. } => Some("choose another name, or replace it with `--force`".into()),
+            Self::NotCoco { .. } => Some(
+                "a COCO annotation file is one JSON object with the lists `images`, `annotations` and \
+                 `categories`"
+                    .into(),
+            ),
+            Self::UnknownLayout { .. } => Some(
+                "known layouts: a COCO JSON file or a folder with `annotations/*.json` or \
+                 `train/_annotations.coco.json`; VOC's `Annotations/` and `JPEGImages/`; YOLO's `data.yaml`, \
+                 `images/` and `labels/`"
+                    .into(),
+            ),
+            Self::UnknownSplit { known, .. } => Some(format!("its splits are {}", list(known))),
+            Self::ManySplits { known, .. } => Some(format!("choose one of {} with `--split`", list(known))),
+            Self::UnknownClass { name, known } => Some(match nearest(name, known) {
+                Some(close) => format!("did you mean `{close}`?"),
+                None => format!("its classes are {}", list(known)),
+            }),
+            Self::NoImages { tried, .. } => {
+                let tried: Vec<_> = tried.iter().map(|p| p.display().to_string()).collect();
+                Some(format!("name it with `--images DIR`; tried {}", list(&tried)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// `a, b and c`, at most a dozen of them.
+fn list(names: &[String]) -> String {
+    const MOST: usize = 12;
+    let quoted: Vec<String> = names.iter().take(MOST).map(|n| format!("`{n}`")).collect();
+    match (names.len() > MOST, quoted.as_slice()) {
+        (true, _) => format!("{} and {} more", quoted.join(", "), names.len() - MOST),
+        (false, []) => "none".into(),
+        (false, [one]) => one.clone(),
+        (false, [first @ .., last]) => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+/// The name that differs least from `name`, when it is close enough to be a slip of the hand.
+fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
+    let name = name.to_lowercase();
+    let close = |k: &&String| edits(&name, &k.to_lowercase());
+    let best = known.iter().min_by_key(close)?;
+    (close(&best) <= 1 + name.chars().count() / 4).then_some(best)
+}
+
+/// Levenshtein's distance.
+fn edits(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, &y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_offered_only_when_near() {
+        let known: Vec<String> = ["person", "bicycle", "traffic light"].map(String::from).into();
+        assert_eq!(nearest("persn", &known), Some("person"));
+        assert_eq!(nearest("Bicycle", &known), Some("bicycle"));
+        assert_eq!(nearest("trafic  light", &known), Some("traffic light"));
+        assert_eq!(nearest("zebra", &known), None);
+        assert_eq!((edits("", "abc"), edits("kitten", "sitting"), edits("a", "a")), (3, 3, 0));
+    }
+}

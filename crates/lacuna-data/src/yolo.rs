@@ -1,0 +1,259 @@
+//! YOLO: one text file per image, a line per box, `class cx cy width height` in shares of the image's
+//! size; or `class x1 y1 x2 y2 …`, a polygon, whose box is taken and whose outline is kept.
+//!
+//! The sizes are not in the text files, so reading a YOLO data set reads the header of every image.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+use saphyr::{LoadableYamlNode, Yaml};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::dataset::{Builder, Dataset, Image, Xywh};
+use crate::decode;
+use crate::error::{Error, Result};
+use crate::layout::{IMAGE_EXTENSIONS, files_of};
+
+/// What `data.yaml` says.
+#[derive(Clone, Debug, Default)]
+pub struct Description {
+    pub names: Vec<String>,
+    /// The folder that the splits' paths start from, when it is named.
+    pub path: Option<PathBuf>,
+    /// Split names, each with its folders of images or lists of images.
+    pub splits: Vec<(String, Vec<PathBuf>)>,
+}
+
+/// Parse a `data.yaml`; `path` is for messages.
+pub fn parse_description(text: &str, path: &Path) -> Result<Description> {
+    let syntax = |line: usize, problem: String| Error::Syntax { path: path.into(), line, problem };
+    let documents = Yaml::load_from_str(text)
+        .map_err(|e| syntax(e.marker().line(), format!("not YAML: {}", e.info())))?;
+    let invalid = |problem: String| Error::Invalid { path: path.into(), line: 1, problem };
+    let root = documents.first().ok_or_else(|| invalid("the file is empty".into()))?;
+    let scalar = |value: &Yaml| match value.as_str() {
+        Some(text) => Some(text.to_owned()),
+        // A class may be called 1, or `no`.
+        None => value
+            .as_integer()
+            .map(|n| n.to_string())
+            .or_else(|| value.as_floating_point().map(|n| n.to_string()))
+            .or_else(|| value.as_bool().map(|b| b.to_string())),
+    };
+    let names = root.as_mapping_get("names").ok_or_else(|| invalid("there is no `names`".into()))?;
+    let names: Vec<String> = if let Some(list) = names.as_vec() {
+        list.iter().map(scalar).collect::<Option<_>>().ok_or_else(|| invalid("a name is not a text".into()))?
+    } else if let Some(map) = names.as_mapping() {
+        let mut numbered: Vec<(i64, String)> = map
+            .iter()
+            .map(|(number, name)| Some((number.as_integer()?, scalar(name)?)))
+            .collect::<Option<_>>()
+            .ok_or_else(|| invalid("`names` must map class numbers to names".into()))?;
+        numbered.sort_unstable();
+        if let Some((gap, _)) = numbered.iter().enumerate().find(|(at, (number, _))| *number != *at as i64) {
+            return Err(invalid(format!("`names` must number the classes from 0 without gaps; {gap} is missing")));
+        }
+        numbered.into_iter().map(|(_, name)| name).collect()
+    } else {
+        return Err(invalid("`names` is neither a list nor a map".into()));
+    };
+    if names.is_empty() {
+        return Err(Error::Empty { path: path.into(), what: "categories" });
+    }
+    if let Some(count) = root.as_mapping_get("nc").and_then(Yaml::as_integer)
+        && count != names.len() as i64
+    {
+        return Err(invalid(format!("`nc` is {count}, but there are {} `names`", names.len())));
+    }
+    let mut splits = Vec::new();
+    for name in ["train", "val", "valid", "test"] {
+        let Some(value) = root.as_mapping_get(name) else { continue };
+        let places: Vec<PathBuf> = match (value.as_str(), value.as_vec()) {
+            (Some(one), _) if !one.is_empty() => vec![one.into()],
+            (_, Some(several)) => several.iter().filter_map(Yaml::as_str).map(PathBuf::from).collect(),
+            _ => continue,
+        };
+        splits.push((name.into(), places));
+    }
+    let root_path = root.as_mapping_get("path").and_then(Yaml::as_str).filter(|p| !p.is_empty());
+    Ok(Description { names, path: root_path.map(PathBuf::from), splits })
+}
+
+/// Read the images of a split. `root` is the folder that the images' names in the data set start
+/// from; `places` are folders, searched through, or text files that list images.
+pub fn read(names: &[String], root: &Path, places: &[PathBuf]) -> Result<Dataset> {
+    let mut images = Vec::new();
+    for place in places {
+        if place.is_file() {
+            let folder = place.parent().unwrap_or(root);
+            let listed = fs::read_to_string(place).map_err(Error::read(place))?;
+            let listed = listed.lines().map(str::trim).filter(|l| !l.is_empty());
+            images.extend(listed.map(|l| folder.join(l.strip_prefix("./").unwrap_or(l))));
+        } else {
+            images.extend(files_of(place, &IMAGE_EXTENSIONS)?);
+        }
+    }
+    if images.is_empty() {
+        return Err(Error::Empty { path: root.into(), what: "images" });
+    }
+    let read_one = |image: &PathBuf| {
+        let size = decode::read_size(image)?.oriented;
+        let path = label_file(image);
+        let boxes = match fs::read_to_string(&path) {
+            Ok(text) => parse(&text, names.len(), &path)?,
+            // An image without a label file is one without objects.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(e) => return Err(Error::read(&path)(e)),
+        };
+        Ok((size, boxes))
+    };
+    let read: Vec<((u32, u32), Vec<Label>)> = images.par_iter().map(read_one).collect::<Result<_>>()?;
+
+    let mut builder = Builder::default();
+    for name in names {
+        builder.category(name);
+    }
+    for (path, ((width, height), labels)) in images.iter().zip(read) {
+        let file_name = path.strip_prefix(root).unwrap_or(path).to_string_lossy();
+        let image = builder.image(&file_name, width, height);
+        for label in labels {
+            let (bbox, outline) = label.in_pixels(f64::from(width), f64::from(height));
+            let segmentation = (!outline.is_empty()).then(|| [outline]);
+            builder.annotation(image, label.class, bbox, false, Outline { segmentation });
+        }
+    }
+    Ok(builder.finish())
+}
+
+/// A polygon as COCO's records have it.
+#[derive(Serialize)]
+struct Outline {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    segmentation: Option<[Vec<f64>; 1]>,
+}
+
+/// Where an image's labels are: the last folder `images` on its path is `labels` there; beside the
+/// image when there is no such folder.
+fn label_file(image: &Path) -> PathBuf {
+    let parts: Vec<_> = image.components().collect();
+    let folder = parts.iter().rposition(|part| part.as_os_str() == "images");
+    let elsewhere = folder.map(|at| {
+        let mut path: PathBuf = parts[..at].iter().collect();
+        path.push("labels");
+        path.extend(&parts[at + 1..]);
+        path.with_extension("txt")
+    });
+    let beside = image.with_extension("txt");
+    match elsewhere {
+        Some(path) if path.exists() || !beside.exists() => path,
+        _ => beside,
+    }
+}
+
+/// A line of a label file.
+#[derive(Debug, PartialEq)]
+pub struct Label {
+    pub class: usize,
+    /// Corner points in shares of the image's size: two for a box (its diagonal), else a polygon.
+    points: Vec<(f64, f64)>,
+}
+
+impl Label {
+    /// The box, and the polygon's coordinates where there is one.
+    fn in_pixels(&self, width: f64, height: f64) -> (Xywh, Vec<f64>) {
+        let bounds = |values: &mut dyn Iterator<Item = f64>| {
+            values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)))
+        };
+        let (x1, x2) = bounds(&mut self.points.iter().map(|p| p.0 * width));
+        let (y1, y2) = bounds(&mut self.points.iter().map(|p| p.1 * height));
+        let outline = match self.points.len() {
+            2 => Vec::new(),
+            _ => self.points.iter().flat_map(|&(x, y)| [x * width, y * height]).collect(),
+        };
+        (Xywh { x: x1, y: y1, width: x2 - x1, height: y2 - y1 }, outline)
+    }
+}
+
+/// Parse a label file; `path` is for messages.
+pub fn parse(text: &str, n_classes: usize, path: &Path) -> Result<Vec<Label>> {
+    let mut labels = Vec::new();
+    for (n, line) in text.lines().enumerate() {
+        let invalid = |problem: String| Error::Invalid { path: path.into(), line: n + 1, problem };
+        let mut values = Vec::new();
+        for word in line.split_whitespace() {
+            match word.parse::<f64>() {
+                Ok(value) if value.is_finite() => values.push(value),
+                _ => return Err(invalid(format!("`{word}` is not a finite number"))),
+            }
+        }
+        let (&class, place) = match values.split_first() {
+            Some(parts) => parts,
+            None => continue,
+        };
+        if class.fract() != 0.0 || class < 0.0 || class >= n_classes as f64 {
+            return Err(invalid(format!("class {class} is not one of the {n_classes} classes, 0 to {}", n_classes - 1)));
+        }
+        // Values far outside the image are pixels, or not YOLO at all.
+        if let Some(far) = place.iter().find(|v| !(-1.0..=2.0).contains(*v)) {
+            return Err(invalid(format!("{far} is not a share of the image's size; coordinates go from 0 to 1")));
+        }
+        let points = match *place {
+            [_, _, width, height] if width < 0.0 || height < 0.0 => {
+                return Err(invalid(format!("a box of negative size: {width} by {height}")));
+            }
+            [cx, cy, width, height] => {
+                vec![(cx - width / 2.0, cy - height / 2.0), (cx + width / 2.0, cy + height / 2.0)]
+            }
+            _ if place.len() >= 6 && place.len() % 2 == 0 => place.chunks_exact(2).map(|p| (p[0], p[1])).collect(),
+            _ => {
+                let found = values.len();
+                return Err(invalid(format!(
+                    "{found} numbers; a box is `class cx cy width height`, a polygon has three points or more"
+                )));
+            }
+        };
+        labels.push(Label { class: class as usize, points });
+    }
+    Ok(labels)
+}
+
+/// Write the label file of one image. YOLO has no crowds: they are left out, and counted.
+pub fn write(dataset: &Dataset, image: usize, out: &mut impl Write) -> io::Result<usize> {
+    let Image { width, height, .. } = dataset.images()[image];
+    let (image_width, image_height) = (f64::from(width), f64::from(height));
+    let mut crowds = 0;
+    for annotation in dataset.annotations_of(image) {
+        if annotation.crowd {
+            crowds += 1;
+            continue;
+        }
+        let Xywh { x, y, width, height } = annotation.bbox;
+        writeln!(
+            out,
+            "{} {} {} {} {}",
+            annotation.category,
+            (x + width / 2.0) / image_width,
+            (y + height / 2.0) / image_height,
+            width / image_width,
+            height / image_height
+        )?;
+    }
+    Ok(crowds)
+}
+
+/// Write the `data.yaml` of a data set with these splits, each in `images/SPLIT`.
+pub fn write_description(dataset: &Dataset, splits: &[&str], out: &mut impl Write) -> io::Result<()> {
+    for split in splits {
+        let key = if *split == "valid" { "val" } else { split };
+        writeln!(out, "{key}: images/{split}")?;
+    }
+    writeln!(out, "nc: {}\nnames:", dataset.categories().len())?;
+    for (class, category) in dataset.categories().iter().enumerate() {
+        // A JSON string is a quoted YAML string, too.
+        writeln!(out, "  {class}: {}", json!(category.name))?;
+    }
+    Ok(())
+}
