@@ -297,7 +297,7 @@ impl Builder {
         category: usize,
         bbox: Xywh,
         crowd: bool,
-        more: T,
+        more: impl Serialize,
     ) {
         let Xywh { x, y, width, height } = bbox;
         assert!([x, y, width, height].iter().all(|v| v.is_finite()) && width >= 0.0 && height >= 0.0);

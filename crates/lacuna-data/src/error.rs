@@ -50,6 +50,12 @@ pub enum Error {
     #[error("images {first} and {second} would both be written as `{name}`")]
     NameClash { first: String, second: String, name: String },
 
+    #[error("the file name `{name}` leads out of the data set's folder")]
+    NameOutside { name: String },
+
+    #[error("the splits `{first}` and `{second}` have different classes, which this format cannot have")]
+    ClassesDiffer { first: String, second: String },
+
     #[error(transparent)]
     Image(#[from] ImageError),
 

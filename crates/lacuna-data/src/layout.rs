@@ -2,6 +2,7 @@
 //! images are.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::dataset::Dataset;
@@ -150,8 +151,8 @@ pub(crate) fn files_of(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf
 }
 
 fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
-    let read = || fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect();
-    let mut paths: Vec<PathBuf> = read().map_err(Error::read(folder))?;
+    let read = || -> io::Result<Vec<PathBuf>> { fs::read_dir(folder)?.map(|e| Ok(e?.path())).collect() };
+    let mut paths = read().map_err(Error::read(folder))?;
     paths.sort_unstable();
     Ok(paths)
 }
@@ -166,7 +167,8 @@ fn stem(path: &Path) -> String {
 
 fn folder_splits(folder: &Path) -> Result<Option<(Format, Vec<SplitFiles>)>> {
     let entries = entries(folder)?;
-    let files = |ending: &str| entries.iter().filter(|p| p.is_file() && extension(p) == ending).cloned();
+    let files =
+        |ending: &'static str| entries.iter().filter(move |p| p.is_file() && extension(p) == ending).cloned();
 
     if folder.join("Annotations").is_dir() {
         return Ok(Some((Format::Voc, voc_splits(folder)?)));
@@ -231,7 +233,10 @@ fn coco_images(annotations: &Path, dataset: &Dataset) -> ImageFolder {
     let mut tried = vec![here.join("images").join(split), here.join("images"), here.join(split), here.into()];
     if here.file_name().is_some_and(|n| n == "annotations") {
         let above = here.parent().unwrap_or(Path::new(""));
-        tried.splice(0..0, [above.join(split), above.join("images").join(split), above.join("images"), above.into()]);
+        tried.splice(
+            0..0,
+            [above.join(split), above.join("images").join(split), above.join("images"), above.into()],
+        );
     }
     match tried.iter().find(|folder| folder.join(&dataset.images()[0].file_name).is_file()) {
         Some(folder) => ImageFolder::Found(folder.clone()),
@@ -298,7 +303,10 @@ fn yolo_splits(yaml: &Path) -> Result<Vec<SplitFiles>> {
             [one] if one.is_dir() => one.clone(),
             _ => base.clone(),
         };
-        splits.push(SplitFiles { name, files: Files::Yolo { names: description.names.clone(), root, places: found } });
+        splits.push(SplitFiles {
+            name,
+            files: Files::Yolo { names: description.names.clone(), root, places: found },
+        });
     }
     if splits.is_empty() {
         return Err(Error::Empty { path: yaml.into(), what: "splits (`train`, `val` or `test`)" });
@@ -320,7 +328,7 @@ fn line_of(text: &str, key: &str) -> usize {
 fn yolo_splits_without_yaml(folder: &Path) -> Result<Vec<SplitFiles>> {
     let names = [folder.join("classes.txt"), folder.join("labels").join("classes.txt")];
     let Some(list) = names.iter().find(|p| p.is_file()) else {
-        return Err(Error::Read { path: names[0].clone(), source: std::io::ErrorKind::NotFound.into() });
+        return Err(Error::Read { path: names[0].clone(), source: io::ErrorKind::NotFound.into() });
     };
     let names = listed_stems(list)?;
     let images = if folder.join("images").is_dir() { folder.join("images") } else { folder.into() };

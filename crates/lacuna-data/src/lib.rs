@@ -2,10 +2,13 @@
 //! turning them into batches of augmented views.
 
 pub mod coco;
+pub mod convert;
 mod dataset;
+pub mod decode;
 mod error;
 pub mod layout;
 pub mod output;
+pub mod problems;
 pub mod random;
 pub mod sparsify;
 pub mod voc;

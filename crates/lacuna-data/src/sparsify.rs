@@ -59,7 +59,9 @@ pub fn sparsify(dataset: &Dataset, kind: Kind, seed: u64) -> Sparse {
 
     match kind {
         Kind::Split1(percent) => {
-            for (class, boxes) in boxes_by(dataset, dataset.categories().len(), |a| a.category).iter().enumerate() {
+            for (class, boxes) in
+                boxes_by(dataset, dataset.categories().len(), |a| a.category).iter().enumerate()
+            {
                 let id = dataset.categories()[class].id;
                 hide(boxes, &rng(id).choose(boxes.len(), percent.of(boxes.len())));
             }

@@ -47,7 +47,8 @@ pub fn read(folders: &Folders, stems: Option<&[String]>) -> Result<Dataset> {
         None => String::new(),
     };
     let listed = labels.lines().map(str::trim).filter(|l| !l.is_empty());
-    let found: BTreeSet<&str> = all.values().flat_map(|i| i.objects.iter().map(|o| o.name.as_str())).collect();
+    let found: BTreeSet<&str> =
+        all.values().flat_map(|i| i.objects.iter().map(|o| o.name.as_str())).collect();
     let mut classes: HashMap<String, usize> = HashMap::new();
     for name in listed.chain(found) {
         if !classes.contains_key(name) {
@@ -138,7 +139,8 @@ pub fn parse(text: &str, path: &Path) -> Result<AnnotatedImage> {
         problem: format!("not XML: {e}"),
     })?;
     let line = |node: Node| document.text_pos_at(node.range().start).row as usize;
-    let invalid = |node: Node, problem: String| Error::Invalid { path: path.into(), line: line(node), problem };
+    let invalid =
+        |node: Node, problem: String| Error::Invalid { path: path.into(), line: line(node), problem };
     let root = document.root_element();
     if !root.has_tag_name("annotation") {
         let found = root.tag_name().name();
@@ -155,7 +157,12 @@ pub fn parse(text: &str, path: &Path) -> Result<AnnotatedImage> {
         None => None,
         Some(size) => match (number(size, "width")?, number(size, "height")?) {
             (0.0, _) | (_, 0.0) => None,
-            (w, h) if w.fract() == 0.0 && h.fract() == 0.0 && (1.0..=1e9).contains(&w) && (1.0..=1e9).contains(&h) => {
+            (w, h)
+                if w.fract() == 0.0
+                    && h.fract() == 0.0
+                    && (1.0..=1e9).contains(&w)
+                    && (1.0..=1e9).contains(&h) =>
+            {
                 Some((w as u32, h as u32))
             }
             (w, h) => return Err(invalid(size, format!("an image cannot be {w}×{h} pixels"))),
@@ -180,7 +187,12 @@ pub fn parse(text: &str, path: &Path) -> Result<AnnotatedImage> {
             occluded: flag("occluded"),
         };
         let crowd = text_of(object, "iscrowd") == Some("1");
-        Ok(AnnotatedObject { name, bbox: Xywh { x: x1, y: y1, width: x2 - x1, height: y2 - y1 }, crowd, attributes })
+        Ok(AnnotatedObject {
+            name,
+            bbox: Xywh { x: x1, y: y1, width: x2 - x1, height: y2 - y1 },
+            crowd,
+            attributes,
+        })
     });
     Ok(AnnotatedImage {
         file_name: text_of(root, "filename").unwrap_or_default().into(),
@@ -208,7 +220,8 @@ pub fn write(dataset: &Dataset, image: usize, file_name: &str, out: &mut impl Wr
     writeln!(out, "  <segmented>0</segmented>")?;
     for annotation in dataset.annotations_of(image) {
         let Xywh { x, y, width, height } = annotation.bbox;
-        let Attributes { pose, truncated, difficult, occluded } = dataset.fields_of(annotation).unwrap_or_default();
+        let Attributes { pose, truncated, difficult, occluded } =
+            dataset.fields_of(annotation).unwrap_or_default();
         writeln!(out, "  <object>")?;
         writeln!(out, "    <name>{}</name>", escape(&dataset.categories()[annotation.category].name))?;
         writeln!(out, "    <pose>{}</pose>", escape(pose.as_deref().unwrap_or("Unspecified")))?;

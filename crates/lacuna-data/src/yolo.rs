@@ -12,7 +12,7 @@ use saphyr::{LoadableYamlNode, Yaml};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::dataset::{Builder, Dataset, Image, Xywh};
+use crate::dataset::{Builder, Category, Dataset, Image, Xywh};
 use crate::decode;
 use crate::error::{Error, Result};
 use crate::layout::{IMAGE_EXTENSIONS, files_of};
@@ -45,7 +45,10 @@ pub fn parse_description(text: &str, path: &Path) -> Result<Description> {
     };
     let names = root.as_mapping_get("names").ok_or_else(|| invalid("there is no `names`".into()))?;
     let names: Vec<String> = if let Some(list) = names.as_vec() {
-        list.iter().map(scalar).collect::<Option<_>>().ok_or_else(|| invalid("a name is not a text".into()))?
+        list.iter()
+            .map(scalar)
+            .collect::<Option<_>>()
+            .ok_or_else(|| invalid("a name is not a text".into()))?
     } else if let Some(map) = names.as_mapping() {
         let mut numbered: Vec<(i64, String)> = map
             .iter()
@@ -54,7 +57,9 @@ pub fn parse_description(text: &str, path: &Path) -> Result<Description> {
             .ok_or_else(|| invalid("`names` must map class numbers to names".into()))?;
         numbered.sort_unstable();
         if let Some((gap, _)) = numbered.iter().enumerate().find(|(at, (number, _))| *number != *at as i64) {
-            return Err(invalid(format!("`names` must number the classes from 0 without gaps; {gap} is missing")));
+            return Err(invalid(format!(
+                "`names` must number the classes from 0 without gaps; {gap} is missing"
+            )));
         }
         numbered.into_iter().map(|(_, name)| name).collect()
     } else {
@@ -194,11 +199,16 @@ pub fn parse(text: &str, n_classes: usize, path: &Path) -> Result<Vec<Label>> {
             None => continue,
         };
         if class.fract() != 0.0 || class < 0.0 || class >= n_classes as f64 {
-            return Err(invalid(format!("class {class} is not one of the {n_classes} classes, 0 to {}", n_classes - 1)));
+            return Err(invalid(format!(
+                "class {class} is not one of the {n_classes} classes, 0 to {}",
+                n_classes - 1
+            )));
         }
         // Values far outside the image are pixels, or not YOLO at all.
         if let Some(far) = place.iter().find(|v| !(-1.0..=2.0).contains(*v)) {
-            return Err(invalid(format!("{far} is not a share of the image's size; coordinates go from 0 to 1")));
+            return Err(invalid(format!(
+                "{far} is not a share of the image's size; coordinates go from 0 to 1"
+            )));
         }
         let points = match *place {
             [_, _, width, height] if width < 0.0 || height < 0.0 => {
@@ -207,7 +217,9 @@ pub fn parse(text: &str, n_classes: usize, path: &Path) -> Result<Vec<Label>> {
             [cx, cy, width, height] => {
                 vec![(cx - width / 2.0, cy - height / 2.0), (cx + width / 2.0, cy + height / 2.0)]
             }
-            _ if place.len() >= 6 && place.len() % 2 == 0 => place.chunks_exact(2).map(|p| (p[0], p[1])).collect(),
+            _ if place.len() >= 6 && place.len() % 2 == 0 => {
+                place.chunks_exact(2).map(|p| (p[0], p[1])).collect()
+            }
             _ => {
                 let found = values.len();
                 return Err(invalid(format!(
@@ -245,13 +257,13 @@ pub fn write(dataset: &Dataset, image: usize, out: &mut impl Write) -> io::Resul
 }
 
 /// Write the `data.yaml` of a data set with these splits, each in `images/SPLIT`.
-pub fn write_description(dataset: &Dataset, splits: &[&str], out: &mut impl Write) -> io::Result<()> {
+pub fn write_description(categories: &[Category], splits: &[&str], out: &mut impl Write) -> io::Result<()> {
     for split in splits {
         let key = if *split == "valid" { "val" } else { split };
         writeln!(out, "{key}: images/{split}")?;
     }
-    writeln!(out, "nc: {}\nnames:", dataset.categories().len())?;
-    for (class, category) in dataset.categories().iter().enumerate() {
+    writeln!(out, "nc: {}\nnames:", categories.len())?;
+    for (class, category) in categories.iter().enumerate() {
         // A JSON string is a quoted YAML string, too.
         writeln!(out, "  {class}: {}", json!(category.name))?;
     }

@@ -1,0 +1,211 @@
+//! What is odd about a data set but no reason to refuse it: real ones, COCO among them, have all of
+//! this.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::path::Path;
+
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::dataset::{Annotation, Dataset};
+use crate::decode::{self, ImageProblem};
+
+/// One oddity, and where it is. Ids are the file's.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "problem", rename_all = "snake_case")]
+pub enum Problem {
+    /// Kept in files, never trained on.
+    ZeroSizeBox {
+        annotation: u64,
+        image: u64,
+    },
+    /// Clipped for training.
+    BoxPartlyOutside {
+        annotation: u64,
+        image: u64,
+    },
+    /// Nothing of it is left for training.
+    BoxOutside {
+        annotation: u64,
+        image: u64,
+    },
+    /// The same class and the same box as an earlier annotation of the image.
+    RepeatedBox {
+        annotation: u64,
+        image: u64,
+        first: u64,
+    },
+    ImageWithoutBoxes {
+        image: u64,
+        file_name: String,
+    },
+    RepeatedFileName {
+        image: u64,
+        first: u64,
+        file_name: String,
+    },
+    CategoryWithoutBoxes {
+        category: u64,
+        name: String,
+    },
+    RepeatedCategoryName {
+        category: u64,
+        first: u64,
+        name: String,
+    },
+    /// Found only when the image files are looked at.
+    BadImage {
+        image: u64,
+        file_name: String,
+        reason: String,
+    },
+}
+
+impl Problem {
+    /// What the problem is, for counting.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::ZeroSizeBox { .. } => "boxes of zero size",
+            Self::BoxPartlyOutside { .. } => "boxes partly outside the image",
+            Self::BoxOutside { .. } => "boxes wholly outside the image",
+            Self::RepeatedBox { .. } => "boxes that are there twice",
+            Self::ImageWithoutBoxes { .. } => "images without boxes",
+            Self::RepeatedFileName { .. } => "file names that are there twice",
+            Self::CategoryWithoutBoxes { .. } => "categories without boxes",
+            Self::RepeatedCategoryName { .. } => "category names that are there twice",
+            Self::BadImage { .. } => "images that cannot be used",
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::ZeroSizeBox { annotation, image } => {
+                write!(f, "annotation {annotation} of image {image} has a box of zero size")
+            }
+            Self::BoxPartlyOutside { annotation, image } => {
+                write!(f, "annotation {annotation} of image {image} lies partly outside the image")
+            }
+            Self::BoxOutside { annotation, image } => {
+                write!(f, "annotation {annotation} of image {image} lies wholly outside the image")
+            }
+            Self::RepeatedBox { annotation, image, first } => {
+                write!(f, "annotation {annotation} of image {image} repeats annotation {first}")
+            }
+            Self::ImageWithoutBoxes { image, file_name } => {
+                write!(f, "image {image} ({file_name}) has no boxes")
+            }
+            Self::RepeatedFileName { image, first, file_name } => {
+                write!(f, "image {image} has the file name of image {first}, {file_name}")
+            }
+            Self::CategoryWithoutBoxes { category, name } => {
+                write!(f, "category {category} ({name}) has no boxes")
+            }
+            Self::RepeatedCategoryName { category, first, name } => {
+                write!(f, "category {category} has the name of category {first}, {name}")
+            }
+            Self::BadImage { image, file_name, reason } => write!(f, "image {image} ({file_name}) {reason}"),
+        }
+    }
+}
+
+/// Every problem that the annotations show: boxes first, then images, then categories.
+pub fn problems(dataset: &Dataset) -> Vec<Problem> {
+    let mut found = Vec::new();
+    for index in 0..dataset.images().len() {
+        let mut seen: HashMap<[u64; 5], u64> = HashMap::new();
+        for annotation in dataset.annotations_of(index) {
+            found.extend(box_problem(dataset, annotation));
+            let Annotation { id, bbox, .. } = *annotation;
+            let image = dataset.images()[index].id;
+            let place = [bbox.x, bbox.y, bbox.width, bbox.height].map(f64::to_bits);
+            let key = [annotation.category as u64, place[0], place[1], place[2], place[3]];
+            if let Some(&first) = seen.get(&key) {
+                found.push(Problem::RepeatedBox { annotation: id, image, first });
+            } else {
+                seen.insert(key, id);
+            }
+        }
+    }
+    let mut names: HashMap<&str, u64> = HashMap::new();
+    for (index, image) in dataset.images().iter().enumerate() {
+        if dataset.indices_of(index).is_empty() {
+            found.push(Problem::ImageWithoutBoxes { image: image.id, file_name: image.file_name.clone() });
+        }
+        if let Some(first) = names.insert(&image.file_name, image.id) {
+            let file_name = image.file_name.clone();
+            found.push(Problem::RepeatedFileName { image: image.id, first, file_name });
+        }
+    }
+    let used: HashSet<usize> = dataset.annotations().iter().map(|a| a.category).collect();
+    let mut names: HashMap<&str, u64> = HashMap::new();
+    for (index, category) in dataset.categories().iter().enumerate() {
+        if !used.contains(&index) {
+            found.push(Problem::CategoryWithoutBoxes { category: category.id, name: category.name.clone() });
+        }
+        if let Some(first) = names.insert(&category.name, category.id) {
+            let name = category.name.clone();
+            found.push(Problem::RepeatedCategoryName { category: category.id, first, name });
+        }
+    }
+    found
+}
+
+fn box_problem(dataset: &Dataset, annotation: &Annotation) -> Option<Problem> {
+    let image = &dataset.images()[annotation.image];
+    let (annotation, image_id, bbox) = (annotation.id, image.id, annotation.bbox);
+    let (width, height) = (f64::from(image.width), f64::from(image.height));
+    let (right, bottom) = (bbox.x + bbox.width, bbox.y + bbox.height);
+    // Files round coordinates: COCO's own go over the border by some hundredths of a pixel.
+    const ROUNDING: f64 = 0.05;
+    let inside = bbox.x >= -ROUNDING
+        && bbox.y >= -ROUNDING
+        && right <= width + ROUNDING
+        && bottom <= height + ROUNDING;
+    if bbox.width == 0.0 || bbox.height == 0.0 {
+        Some(Problem::ZeroSizeBox { annotation, image: image_id })
+    } else if right <= 0.0 || bottom <= 0.0 || bbox.x >= width || bbox.y >= height {
+        Some(Problem::BoxOutside { annotation, image: image_id })
+    } else if !inside {
+        Some(Problem::BoxPartlyOutside { annotation, image: image_id })
+    } else {
+        None
+    }
+}
+
+/// Look at the image files below `folder`: their headers, or, `thorough`, all of their pixels.
+/// `done` is called once an image.
+pub fn image_problems(
+    dataset: &Dataset,
+    folder: &Path,
+    thorough: bool,
+    done: &(dyn Fn() + Sync),
+) -> Vec<Problem> {
+    let look = |image: &crate::Image| {
+        let (path, annotated) = (folder.join(&image.file_name), (image.width, image.height));
+        let problem = if thorough {
+            decode::read(&path, Some(annotated)).err().map(|e| e.problem.to_string())
+        } else {
+            match decode::read_size(&path) {
+                Ok(size) if size.agrees_with(annotated) => None,
+                Ok(size) => {
+                    let found = size.stored;
+                    Some(
+                        ImageProblem::from(decode::DecodeError::SizeMismatch { found, annotated })
+                            .to_string(),
+                    )
+                }
+                Err(e) => Some(e.problem.to_string()),
+            }
+        };
+        done();
+        problem.map(|reason| Problem::BadImage {
+            image: image.id,
+            file_name: image.file_name.clone(),
+            reason,
+        })
+    };
+    dataset.images().par_iter().filter_map(look).collect()
+}
