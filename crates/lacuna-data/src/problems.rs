@@ -8,7 +8,7 @@ use std::path::Path;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::dataset::{Annotation, Dataset};
+use crate::dataset::{Annotation, Dataset, Xywh};
 use crate::decode::{self, ImageProblem};
 
 /// One oddity, and where it is. Ids are the file's.
@@ -113,22 +113,9 @@ impl fmt::Display for Problem {
 
 /// Every problem that the annotations show: boxes first, then images, then categories.
 pub fn problems(dataset: &Dataset) -> Vec<Problem> {
-    let mut found = Vec::new();
-    for index in 0..dataset.images().len() {
-        let mut seen: HashMap<[u64; 5], u64> = HashMap::new();
-        for annotation in dataset.annotations_of(index) {
-            found.extend(box_problem(dataset, annotation));
-            let Annotation { id, bbox, .. } = *annotation;
-            let image = dataset.images()[index].id;
-            let place = [bbox.x, bbox.y, bbox.width, bbox.height].map(f64::to_bits);
-            let key = [annotation.category as u64, place[0], place[1], place[2], place[3]];
-            if let Some(&first) = seen.get(&key) {
-                found.push(Problem::RepeatedBox { annotation: id, image, first });
-            } else {
-                seen.insert(key, id);
-            }
-        }
-    }
+    let boxes =
+        (0..dataset.images().len()).into_par_iter().flat_map_iter(|image| box_problems(dataset, image));
+    let mut found: Vec<Problem> = boxes.collect();
     let mut names: HashMap<&str, u64> = HashMap::new();
     for (index, image) in dataset.images().iter().enumerate() {
         if dataset.indices_of(index).is_empty() {
@@ -153,26 +140,33 @@ pub fn problems(dataset: &Dataset) -> Vec<Problem> {
     found
 }
 
-fn box_problem(dataset: &Dataset, annotation: &Annotation) -> Option<Problem> {
-    let image = &dataset.images()[annotation.image];
-    let (annotation, image_id, bbox) = (annotation.id, image.id, annotation.bbox);
-    let (width, height) = (f64::from(image.width), f64::from(image.height));
-    let (right, bottom) = (bbox.x + bbox.width, bbox.y + bbox.height);
-    // Files round coordinates: COCO's own go over the border by some hundredths of a pixel.
-    const ROUNDING: f64 = 0.05;
-    let inside = bbox.x >= -ROUNDING
-        && bbox.y >= -ROUNDING
-        && right <= width + ROUNDING
-        && bottom <= height + ROUNDING;
-    if bbox.width == 0.0 || bbox.height == 0.0 {
-        Some(Problem::ZeroSizeBox { annotation, image: image_id })
-    } else if right <= 0.0 || bottom <= 0.0 || bbox.x >= width || bbox.y >= height {
-        Some(Problem::BoxOutside { annotation, image: image_id })
-    } else if !inside {
-        Some(Problem::BoxPartlyOutside { annotation, image: image_id })
-    } else {
-        None
+/// What is odd about the boxes of one image.
+fn box_problems(dataset: &Dataset, index: usize) -> Vec<Problem> {
+    let image = &dataset.images()[index];
+    let mut found = Vec::new();
+    let mut seen: HashMap<[u64; 5], u64> = HashMap::new();
+    for &Annotation { id, category, bbox: Xywh { x, y, width, height }, .. } in dataset.annotations_of(index)
+    {
+        let (annotation, image_id) = (id, image.id);
+        let (image_width, image_height) = (f64::from(image.width), f64::from(image.height));
+        // Files round coordinates: COCO's own go over the border by some hundredths of a pixel.
+        const ROUNDING: f64 = 0.05;
+        let within = |low: f64, size: f64, limit: f64| low >= -ROUNDING && low + size <= limit + ROUNDING;
+        let outside = |low: f64, size: f64, limit: f64| low + size <= 0.0 || low >= limit;
+        if width == 0.0 || height == 0.0 {
+            found.push(Problem::ZeroSizeBox { annotation, image: image_id });
+        } else if outside(x, width, image_width) || outside(y, height, image_height) {
+            found.push(Problem::BoxOutside { annotation, image: image_id });
+        } else if !(within(x, width, image_width) && within(y, height, image_height)) {
+            found.push(Problem::BoxPartlyOutside { annotation, image: image_id });
+        }
+        let place = [category as u64, x.to_bits(), y.to_bits(), width.to_bits(), height.to_bits()];
+        let first = *seen.entry(place).or_insert(id);
+        if first != id {
+            found.push(Problem::RepeatedBox { annotation, image: image_id, first });
+        }
     }
+    found
 }
 
 /// Look at the image files below `folder`: their headers, or, `thorough`, all of their pixels.

@@ -1,0 +1,200 @@
+use std::io::Write as _;
+
+use anyhow::Result;
+use lacuna_data::layout::Split;
+use lacuna_data::problems::{Problem, image_problems, problems};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::data_args::{DataArgs, count};
+use crate::progress::Progress;
+use crate::table::{Table, thousands};
+
+/// Count a data set's images and boxes, and name every problem
+///
+/// Problems are what real data sets have and lacuna copes with; a data set that it cannot read is
+/// refused by every command, this one included.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    data: DataArgs,
+
+    /// Look at the image files, too: are they there, are they images, is the size right
+    #[arg(long)]
+    check_images: bool,
+
+    /// Decode every image to its last pixel
+    #[arg(long)]
+    decode: bool,
+
+    /// Name at most this many problems of a kind (0: all); --json names all
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    most: usize,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is counted of a class, or of all. Sizes are COCO's: small below 32² pixels, large from 96².
+#[derive(Default, Serialize)]
+struct Counts {
+    boxes: usize,
+    crowds: usize,
+    images: usize,
+    small: usize,
+    medium: usize,
+    large: usize,
+}
+
+#[derive(Serialize)]
+struct ClassCounts<'a> {
+    id: u64,
+    name: &'a str,
+    #[serde(flatten)]
+    counts: Counts,
+}
+
+#[derive(Serialize)]
+struct BoxesPerImage {
+    min: usize,
+    median: f64,
+    mean: f64,
+    max: usize,
+}
+
+#[derive(Serialize)]
+struct Inspected<'a> {
+    split: &'a str,
+    images: usize,
+    categories: usize,
+    all: Counts,
+    boxes_per_image: BoxesPerImage,
+    classes: Vec<ClassCounts<'a>>,
+    problems: Vec<Problem>,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let splits = args.data.read_all()?;
+    let inspected: Vec<Inspected> = splits.iter().map(|s| inspect(args, s)).collect::<Result<_>>()?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", json!({ "splits": inspected }))?;
+        return Ok(());
+    }
+    for (n, split) in inspected.iter().enumerate() {
+        if n > 0 {
+            writeln!(out)?;
+        }
+        print(split, args.most, &mut out)?;
+    }
+    Ok(())
+}
+
+fn inspect<'a>(args: &Args, split: &'a Split) -> Result<Inspected<'a>> {
+    let dataset = &split.dataset;
+    let mut classes: Vec<ClassCounts> = dataset
+        .categories()
+        .iter()
+        .map(|c| ClassCounts { id: c.id, name: &c.name, counts: Counts::default() })
+        .collect();
+    let mut all = Counts { images: dataset.images().len(), ..Counts::default() };
+    let mut per_image = Vec::new();
+    for image in 0..dataset.images().len() {
+        let mut seen = Vec::new();
+        for annotation in dataset.annotations_of(image) {
+            let of_class = &mut classes[annotation.category].counts;
+            if !seen.contains(&annotation.category) {
+                seen.push(annotation.category);
+                of_class.images += 1;
+            }
+            of_class.add(annotation);
+            all.add(annotation);
+        }
+        per_image.push(dataset.annotations_of(image).filter(|a| !a.crowd).count());
+    }
+    let mut problems = problems(dataset);
+    if args.check_images || args.decode {
+        let progress = Progress::new("looking at images", dataset.images().len());
+        problems.extend(image_problems(dataset, split.images()?, args.decode, &|| progress.done()));
+    }
+    Ok(Inspected {
+        split: &split.name,
+        images: dataset.images().len(),
+        categories: dataset.categories().len(),
+        all,
+        boxes_per_image: BoxesPerImage::of(per_image),
+        classes,
+        problems,
+    })
+}
+
+impl Counts {
+    fn add(&mut self, annotation: &lacuna_data::Annotation) {
+        if annotation.crowd {
+            self.crowds += 1;
+            return;
+        }
+        self.boxes += 1;
+        match annotation.bbox.area() {
+            area if area < 32.0 * 32.0 => self.small += 1,
+            area if area < 96.0 * 96.0 => self.medium += 1,
+            _ => self.large += 1,
+        }
+    }
+}
+
+impl BoxesPerImage {
+    fn of(mut counts: Vec<usize>) -> Self {
+        counts.sort_unstable();
+        let n = counts.len();
+        Self {
+            min: counts[0],
+            median: (counts[(n - 1) / 2] + counts[n / 2]) as f64 / 2.0,
+            mean: counts.iter().sum::<usize>() as f64 / n as f64,
+            max: counts[n - 1],
+        }
+    }
+}
+
+fn print(inspected: &Inspected, most: usize, out: &mut impl std::io::Write) -> Result<()> {
+    let Inspected { split, images, categories, all, boxes_per_image, classes, problems } = inspected;
+    writeln!(
+        out,
+        "{split}: {} images, {} boxes, {} crowd regions, {categories} classes",
+        thousands(*images),
+        thousands(all.boxes),
+        thousands(all.crowds)
+    )?;
+    let BoxesPerImage { min, median, mean, max } = boxes_per_image;
+    writeln!(out, "boxes per image: {min} to {max}, median {median}, mean {mean:.1}\n")?;
+
+    let mut table = Table::new(["class", "id", "boxes", "images", "small", "medium", "large", "crowds"]);
+    let mut row = |name: &str, id: String, counts: &Counts| {
+        let Counts { boxes, crowds, images, small, medium, large } = *counts;
+        let [boxes, images, small, medium, large, crowds] =
+            [boxes, images, small, medium, large, crowds].map(thousands);
+        table.row([name.into(), id, boxes, images, small, medium, large, crowds]);
+    };
+    for class in classes {
+        row(class.name, class.id.to_string(), &class.counts);
+    }
+    row("all", String::new(), all);
+    writeln!(out, "{table}")?;
+
+    if problems.is_empty() {
+        writeln!(out, "no problems found")?;
+    }
+    for (kind, n) in count(problems) {
+        writeln!(out, "{} {kind}:", thousands(n))?;
+        let of_kind = problems.iter().filter(|p| p.kind() == kind);
+        let shown = if most == 0 { n } else { most.min(n) };
+        for problem in of_kind.take(shown) {
+            writeln!(out, "  {problem}")?;
+        }
+        if shown < n {
+            writeln!(out, "  and {} more (`--most 0` names all)", thousands(n - shown))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,10 @@
+//! One module a command: its arguments and what it does.
+
+pub mod convert;
+pub mod inspect;
+pub mod sparsify;
+
+/// A usage error in what the arguments say together, reported as clap reports its own.
+pub fn usage(message: &str) -> ! {
+    clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{message}\n")).exit()
+}

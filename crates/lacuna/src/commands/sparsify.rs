@@ -1,0 +1,136 @@
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+use lacuna_data::output::{IfExists, write_file};
+use lacuna_data::sparsify::{Kind, Percent, Sparse, sparsify};
+use lacuna_data::{Dataset, coco};
+use serde_json::json;
+
+use super::usage;
+use crate::data_args::{DataArgs, note_problems};
+use crate::table::thousands;
+
+/// Hide a part of a data set's boxes, as the splits of the paper do
+///
+/// The result depends only on the data set, the kind and the seed. Crowd regions always stay.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    data: DataArgs,
+
+    /// Which boxes are hidden
+    #[arg(long)]
+    kind: KindArg,
+
+    /// How many, for split1, split2 and split3: 0 to 100
+    #[arg(long, value_name = "P", value_parser = percent, allow_negative_numbers = true)]
+    percent: Option<Percent>,
+
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+
+    /// The sparse data set, a COCO JSON file
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+
+    /// Write what was hidden as well; it and the sparse data set make up the original
+    #[arg(long, value_name = "FILE")]
+    hidden: Option<PathBuf>,
+
+    /// Replace outputs that exist
+    #[arg(long)]
+    force: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum KindArg {
+    /// P % of the boxes of each class
+    Split1,
+    /// In each image, all boxes of a class with a probability of P %; one class at least stays
+    Split2,
+    /// P % of all boxes
+    Split3,
+    /// One box of each image that has several
+    Easy,
+    /// Half of the boxes of each image
+    Hard,
+    /// All boxes of each image but one
+    Extreme,
+}
+
+fn percent(text: &str) -> Result<Percent, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    Percent::new(number).ok_or_else(|| "it goes from 0 to 100".into())
+}
+
+impl Args {
+    fn kind(&self) -> Kind {
+        let percent = || self.percent.unwrap_or_else(|| usage("`--percent P` is needed with this kind"));
+        let kind = match self.kind {
+            KindArg::Split1 => return Kind::Split1(percent()),
+            KindArg::Split2 => return Kind::Split2(percent()),
+            KindArg::Split3 => return Kind::Split3(percent()),
+            KindArg::Easy => Kind::Easy,
+            KindArg::Hard => Kind::Hard,
+            KindArg::Extreme => Kind::Extreme,
+        };
+        if self.percent.is_some() {
+            usage("`--percent` goes with split1, split2 and split3 only");
+        }
+        kind
+    }
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let kind = args.kind();
+    let if_exists = if args.force { IfExists::Replace } else { IfExists::Refuse };
+    if args.hidden.as_ref() == Some(&args.out) {
+        usage("`--out` and `--hidden` name the same file");
+    }
+    for path in std::iter::once(&args.out).chain(&args.hidden) {
+        if_exists.check(path)?;
+    }
+
+    let split = args.data.read()?;
+    note_problems(&split);
+    let Sparse { kept, hidden } = sparsify(&split.dataset, kind, args.seed);
+    write_both(args, if_exists, &kept, &hidden)?;
+
+    let (n_kept, n_hidden) = (kept.annotations().len(), hidden.annotations().len());
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let result = json!({
+            "annotations": n_kept + n_hidden, "kept": n_kept, "hidden": n_hidden, "seed": args.seed,
+            "out": args.out, "hidden_out": args.hidden,
+        });
+        writeln!(out, "{result}")?;
+    } else {
+        let (total, path) = (thousands(n_kept + n_hidden), args.out.display());
+        writeln!(out, "{path}: {} of {total} annotations", thousands(n_kept))?;
+        if let Some(path) = &args.hidden {
+            writeln!(out, "{}: the other {}", path.display(), thousands(n_hidden))?;
+        }
+    }
+    Ok(())
+}
+
+/// Both files, or none.
+fn write_both(args: &Args, if_exists: IfExists, kept: &Dataset, hidden: &Dataset) -> Result<()> {
+    let write = |path: &Path, dataset: &Dataset| write_file(path, if_exists, |out| coco::write(dataset, out));
+    if let Some(path) = &args.hidden {
+        write(path, hidden)?;
+    }
+    if let Err(error) = write(&args.out, kept) {
+        if let (Some(path), IfExists::Refuse) = (&args.hidden, if_exists) {
+            let _ = std::fs::remove_file(path);
+        }
+        bail!(error);
+    }
+    Ok(())
+}

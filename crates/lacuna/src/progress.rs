@@ -1,0 +1,59 @@
+//! How far long work has come: a bar with the time left on a terminal, now and then a line
+//! elsewhere. On stderr, so that results can be piped.
+
+use std::io::{IsTerminal, stderr};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::table::thousands;
+
+/// Where there is no terminal, a line each time this has passed.
+const BETWEEN_LINES: Duration = Duration::from_secs(10);
+
+pub struct Progress {
+    bar: ProgressBar,
+    what: &'static str,
+    /// When the next line is due; `None` on a terminal.
+    next_line: Option<Mutex<Instant>>,
+}
+
+impl Progress {
+    /// `what` names the work and what is counted: `"rendering images"`.
+    pub fn new(what: &'static str, total: usize) -> Self {
+        if !stderr().is_terminal() {
+            let next_line = Some(Mutex::new(Instant::now() + BETWEEN_LINES));
+            return Self { bar: ProgressBar::hidden().with_elapsed(Duration::ZERO), what, next_line }
+                .of(total);
+        }
+        let style = ProgressStyle::with_template("{prefix} {wide_bar} {human_pos} / {human_len}, {eta} left")
+            .expect("the template is right");
+        let bar = ProgressBar::new(0).with_style(style).with_prefix(what);
+        Self { bar, what, next_line: None }.of(total)
+    }
+
+    fn of(self, total: usize) -> Self {
+        self.bar.set_length(total as u64);
+        self
+    }
+
+    /// One more is done.
+    pub fn done(&self) {
+        self.bar.inc(1);
+        let Some(next_line) = &self.next_line else { return };
+        let Ok(mut due) = next_line.try_lock() else { return };
+        if Instant::now() >= *due {
+            *due = Instant::now() + BETWEEN_LINES;
+            let (position, total) = (self.bar.position() as usize, self.bar.length().unwrap_or(0) as usize);
+            let (what, left) = (self.what, self.bar.eta().as_secs());
+            eprintln!("{what}: {} / {}, {left} s left", thousands(position), thousands(total));
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

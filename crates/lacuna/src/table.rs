@@ -1,0 +1,67 @@
+//! Tables for people: aligned columns, numbers to the right.
+
+use std::fmt;
+
+/// Rows of cells below a heading.
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub fn new<const N: usize>(heading: [&str; N]) -> Self {
+        Self { rows: vec![heading.map(String::from).into()] }
+    }
+
+    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+        assert_eq!(N, self.rows[0].len(), "a row has as many cells as the heading");
+        self.rows.push(cells.into());
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let width = |column: usize| self.rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..self.rows[0].len()).map(width).collect();
+        for row in &self.rows {
+            // The first column names the row; the others are numbers.
+            let mut line = format!("{:<1$}", row[0], widths[0]);
+            for (cell, width) in row.iter().zip(&widths).skip(1) {
+                line += &format!("  {cell:>width$}");
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// `14,928`
+pub fn thousands(n: usize) -> String {
+    let digits = n.to_string();
+    let mut grouped = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_by_three_digits() {
+        let grouped = [0, 7, 999, 1000, 14_928, 1_000_000].map(thousands);
+        assert_eq!(grouped, ["0", "7", "999", "1,000", "14,928", "1,000,000"]);
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let mut table = Table::new(["class", "boxes"]);
+        table.row(["RBC".into(), "2,500".into()]);
+        table.row(["Platelets".into(), "7".into()]);
+        assert_eq!(table.to_string(), "class      boxes\nRBC        2,500\nPlatelets      7\n");
+    }
+}
