@@ -1,5 +1,6 @@
 //! Detection data sets: reading and writing them, hiding a part of their boxes, making them, and
 //! turning them into batches of augmented views.
 
+pub mod augment;
 pub mod decode;
 pub mod random;
