@@ -9,9 +9,10 @@ use crate::{Box2, iou};
 /// `iou_max`. Equal scores keep the order in which they were given.
 ///
 /// The same result as torchvision's `batched_nms` (fixture `fixtures/nms`).
-/// Differs from the reference: below 1,000 boxes torchvision moves the classes apart by an offset
+/// Differs from the reference: up to 1,000 boxes torchvision moves the classes apart by an offset
 /// added to the coordinates, and so rounds them; here the coordinates are compared as they are,
-/// which is what torchvision itself does from 1,000 boxes on.
+/// which is what torchvision itself does above 1,000. There it keeps the same boxes, but leaves the
+/// order of equal scores open.
 ///
 /// # Panics
 /// When the three lists differ in length.

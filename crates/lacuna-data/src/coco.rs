@@ -494,32 +494,64 @@ fn explain(record: &[u8], list: &str) -> Option<String> {
         "images" => format!("image {id}"),
         _ => format!("category {id}"),
     };
-    let is_whole =
-        |v: &Value| v.as_u64().is_some() || v.as_f64().is_some_and(|f| f >= 0.0 && f.fract() == 0.0);
-    let whole = ("a whole number that is not negative", &is_whole as &dyn Fn(&Value) -> bool);
-    let string = ("a string", &Value::is_string as &dyn Fn(&Value) -> bool);
-    let four_numbers = |v: &Value| {
-        v.as_array().is_some_and(|numbers| numbers.len() == 4 && numbers.iter().all(Value::is_number))
+    let required: &[(&str, Wanted)] = match list {
+        "annotations" => &[
+            ("id", Wanted::Whole),
+            ("image_id", Wanted::Whole),
+            ("category_id", Wanted::Whole),
+            ("bbox", Wanted::FourNumbers),
+        ],
+        "images" => &[
+            ("id", Wanted::Whole),
+            ("file_name", Wanted::Text),
+            ("width", Wanted::Whole),
+            ("height", Wanted::Whole),
+        ],
+        _ => &[("id", Wanted::Whole), ("name", Wanted::Text)],
     };
-    let bbox = ("four numbers: x, y, width, height", &four_numbers as &dyn Fn(&Value) -> bool);
-    let required: &[(&str, (&str, &dyn Fn(&Value) -> bool))] = match list {
-        "annotations" => &[("id", whole), ("image_id", whole), ("category_id", whole), ("bbox", bbox)],
-        "images" => &[("id", whole), ("file_name", string), ("width", whole), ("height", whole)],
-        _ => &[("id", whole), ("name", string)],
-    };
-    for (key, (wanted, is_right)) in required {
+    for (key, wanted) in required {
         match record.get(*key) {
             None => return Some(format!("{name} has no `{key}`")),
-            Some(value) if !is_right(value) => {
+            Some(value) if !wanted.is(value) => {
                 let mut value = value.to_string();
                 if value.len() > 60 {
                     value.truncate((0..=57).rev().find(|&n| value.is_char_boundary(n)).unwrap_or(0));
                     value.push_str("...");
                 }
-                return Some(format!("{name} has `{key}` {value}; it must be {wanted}"));
+                return Some(format!("{name} has `{key}` {value}; it must be {}", wanted.name()));
             }
             Some(_) => {}
         }
     }
     Some(format!("{name} has a field that cannot be read, or one that is there twice"))
+}
+
+/// What a field must hold.
+enum Wanted {
+    Whole,
+    Text,
+    FourNumbers,
+}
+
+impl Wanted {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Whole => "a whole number that is not negative",
+            Self::Text => "a string",
+            Self::FourNumbers => "four numbers: x, y, width, height",
+        }
+    }
+
+    fn is(&self, value: &Value) -> bool {
+        match self {
+            Self::Whole => {
+                value.as_u64().is_some() || value.as_f64().is_some_and(|v| v >= 0.0 && v.fract() == 0.0)
+            }
+            Self::Text => value.is_string(),
+            Self::FourNumbers => {
+                let numbers = value.as_array();
+                numbers.is_some_and(|numbers| numbers.len() == 4 && numbers.iter().all(Value::is_number))
+            }
+        }
+    }
 }

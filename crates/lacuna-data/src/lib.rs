@@ -1,6 +1,8 @@
 //! Detection data sets: reading and writing them, hiding a part of their boxes, making them, and
 //! turning them into batches of augmented views.
 
+pub mod augment;
+pub mod batch;
 pub mod coco;
 pub mod convert;
 mod dataset;

@@ -10,13 +10,26 @@ use rand_chacha::rand_core::{Rng as _, SeedableRng};
 /// What a generator is for. Generators of different purpose are independent though their seed,
 /// epoch and image agree.
 #[derive(Clone, Copy, Debug)]
-#[repr(u64)]
 pub enum Purpose {
-    Sparsify = 1,
-    Synth = 2,
-    Order = 3,
-    WeakView = 4,
-    StrongView = 5,
+    Sparsify,
+    Synth,
+    /// The order of images in an epoch.
+    Order,
+    /// The view of an image that this recipe of a loader makes.
+    View {
+        recipe: u32,
+    },
+}
+
+impl Purpose {
+    fn code(self) -> u64 {
+        match self {
+            Self::Sparsify => 1,
+            Self::Synth => 2,
+            Self::Order => 3,
+            Self::View { recipe } => 4 + (u64::from(recipe) << 8),
+        }
+    }
 }
 
 /// A random number generator (ChaCha8, keyed by what it is for).
@@ -27,7 +40,7 @@ impl Rng {
     /// pass whatever number tells the draws apart.
     pub fn new(purpose: Purpose, seed: u64, epoch: u64, image: u64) -> Self {
         let mut key = [0; 32];
-        for (bytes, word) in key.chunks_exact_mut(8).zip([purpose as u64, seed, epoch, image]) {
+        for (bytes, word) in key.chunks_exact_mut(8).zip([purpose.code(), seed, epoch, image]) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
         Self(ChaCha8Rng::from_seed(key))

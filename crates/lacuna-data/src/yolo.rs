@@ -126,7 +126,7 @@ pub fn read(names: &[String], root: &Path, places: &[PathBuf]) -> Result<Dataset
         let image = builder.image(&file_name, width, height);
         for label in labels {
             let (bbox, outline) = label.in_pixels(f64::from(width), f64::from(height));
-            let segmentation = (!outline.is_empty()).then(|| [outline]);
+            let segmentation = (!outline.is_empty()).then_some([outline]);
             builder.annotation(image, label.class, bbox, false, Outline { segmentation });
         }
     }

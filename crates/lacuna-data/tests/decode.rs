@@ -1,6 +1,8 @@
 //! Every kind of image file against Pillow's pixels (fixtures/decode/make.py), and bytes that are
 //! no image, or no longer.
 
+#![allow(clippy::unwrap_used)] // the allowance for tests does not reach their helpers
+
 use std::fs;
 use std::path::PathBuf;
 

@@ -1,0 +1,140 @@
+//! The views of an image that teacher and student see.
+//!
+//! A [`ViewPlan`] is drawn from the size of the image alone, before any pixel is read: the size of
+//! a batch and the way of its boxes are known from the annotation file. [`ViewPlan::render`] then
+//! makes the pixels, [`ViewPlan::to_view`] the map of the boxes.
+
+mod photometric;
+
+use fast_image_resize as fir;
+use lacuna_boxes::Affine;
+
+use crate::decode::RgbImage;
+use crate::random::Rng;
+pub use photometric::Photometric;
+
+/// How large a view is, its aspect ratio being that of the image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resize {
+    /// The short side, unless that makes the long side longer than it may be.
+    pub short_side: u32,
+    pub long_side_max: u32,
+}
+
+impl Resize {
+    /// The size of the view of an image of this size.
+    ///
+    /// `scale = min(short_side / min(w, h), long_side_max / max(w, h))`, and each side is
+    /// `⌊side·scale + ½⌋` as in mmdetection (torchvision rounds down), but at least 1.
+    pub fn view_size(self, (width, height): (u32, u32)) -> (u32, u32) {
+        let short = f64::from(self.short_side) / f64::from(width.min(height));
+        let long = f64::from(self.long_side_max) / f64::from(width.max(height));
+        let scaled = |side: u32| ((f64::from(side) * short.min(long) + 0.5) as u32).max(1);
+        (scaled(width), scaled(height))
+    }
+}
+
+/// The sizes that views are drawn from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResizeRange {
+    /// The shortest and the longest short side, both possible.
+    pub short_side: (u32, u32),
+    pub long_side_max: u32,
+}
+
+impl ResizeRange {
+    /// Every short side of the range is equally likely.
+    ///
+    /// # Panics
+    /// When the range is empty.
+    pub fn draw(self, rng: &mut Rng) -> Resize {
+        let (low, high) = self.short_side;
+        assert!(low <= high, "no short side is between {low} and {high}");
+        Resize { short_side: rng.between(low, high), long_side_max: self.long_side_max }
+    }
+}
+
+/// What is done to an image to make one of its views: resize, then flip, then one photometric
+/// operation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ViewPlan {
+    image_size: (u32, u32),
+    size: (u32, u32),
+    flip: bool,
+    photometric: Photometric,
+}
+
+impl ViewPlan {
+    /// The teacher's view: resize and flip.
+    pub fn weak(image_size: (u32, u32), resize: ResizeRange, rng: &mut Rng) -> Self {
+        let drawn = Self::plain(image_size, resize.draw(rng));
+        Self { flip: rng.chance(0.5), ..drawn }
+    }
+
+    /// The student's view: resize, flip and one photometric operation.
+    pub fn strong(image_size: (u32, u32), resize: ResizeRange, rng: &mut Rng) -> Self {
+        let weak = Self::weak(image_size, resize, rng);
+        Self { photometric: Photometric::draw(rng), ..weak }
+    }
+
+    /// The view at test time: resize alone, nothing drawn.
+    pub fn plain(image_size: (u32, u32), resize: Resize) -> Self {
+        let size = resize.view_size(image_size);
+        Self { image_size, size, flip: false, photometric: Photometric::Identity }
+    }
+
+    /// Width and height of the view.
+    pub fn size(&self) -> (u32, u32) {
+        self.size
+    }
+
+    /// The map from the image to the view.
+    pub fn to_view(&self) -> Affine {
+        let resized = Affine::resize(self.image_size, self.size);
+        if self.flip { resized.then(Affine::flip_horizontal(self.size.0)) } else { resized }
+    }
+
+    /// The pixels of the view.
+    ///
+    /// # Panics
+    /// When the image is not of the size that the plan was made for.
+    pub fn render(&self, image: &RgbImage, resizer: &mut Resizer) -> RgbImage {
+        assert_eq!(image.size(), self.image_size, "the size of the image a view was planned for");
+        let mut view = resizer.resize(image, self.size);
+        if self.flip {
+            flip_horizontal(&mut view);
+        }
+        self.photometric.apply(&mut view);
+        view
+    }
+}
+
+/// Resizes images; keeps its working memory from one to the next.
+#[derive(Default)]
+pub struct Resizer(fir::Resizer);
+
+impl Resizer {
+    /// Antialiased bilinear interpolation, within 1 level of Pillow's `BILINEAR` (fixture
+    /// `fixtures/resize`).
+    pub fn resize(&mut self, image: &RgbImage, (width, height): (u32, u32)) -> RgbImage {
+        if image.size() == (width, height) {
+            return image.clone();
+        }
+        let source =
+            fir::images::ImageRef::new(image.width(), image.height(), image.pixels(), fir::PixelType::U8x3)
+                .expect("an RgbImage has all its pixels");
+        let mut resized = fir::images::Image::new(width, height, fir::PixelType::U8x3);
+        let bilinear =
+            fir::ResizeOptions::new().resize_alg(fir::ResizeAlg::Convolution(fir::FilterType::Bilinear));
+        self.0.resize(&source, &mut resized, &bilinear).expect("both images are RGB8 and not empty");
+        RgbImage::new(width, height, resized.into_vec())
+    }
+}
+
+/// Mirror left to right, in place.
+fn flip_horizontal(image: &mut RgbImage) {
+    let stride = 3 * image.width() as usize;
+    for row in image.pixels_mut().chunks_exact_mut(stride) {
+        row.as_chunks_mut::<3>().0.reverse();
+    }
+}
