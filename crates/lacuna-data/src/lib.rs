@@ -2,3 +2,4 @@
 //! turning them into batches of augmented views.
 
 pub mod random;
+pub mod synth;
