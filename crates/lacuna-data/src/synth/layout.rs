@@ -178,7 +178,8 @@ impl Layout {
         Self { width, height, figures: Vec::new(), objects: Vec::new(), seen, clear }
     }
 
-    /// Lay `figure` over the others unless an object could not be labelled then. True when it was.
+    /// Lay `figure` over the others, unless an object could not be labelled then or two look-alikes
+    /// would meet. True when it was.
     fn place(&mut self, figure: Figure) -> bool {
         let Some(objects) = self.objects_under(&figure) else { return false };
         if let Role::LookAlike = figure.role

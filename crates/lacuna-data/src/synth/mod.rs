@@ -9,7 +9,8 @@
 //! A box is the bounds of the pixels of an object that can be seen. No object is ever in the
 //! picture without a label: what would hide more than `1 -` [`VISIBLE_MIN`] of an object, or leave
 //! less than [`VISIBLE_SIDE_MIN`] pixels of a side, or make two boxes nearly the same
-//! ([`BOX_IOU_MAX`]), is put elsewhere or left out while the scene is laid out.
+//! ([`BOX_IOU_MAX`]), is put elsewhere or left out while the scene is laid out. A scene that ends up
+//! with too few objects is laid out anew, with smaller ones.
 //!
 //! # The same bytes everywhere
 //! A scene is a function of (configuration, index). Only operations that IEEE 754 defines exactly
@@ -58,12 +59,12 @@ pub struct SynthConfig {
     pub height: RangeInclusive<u32>,
     /// Objects per scene; every one is labelled.
     pub objects: RangeInclusive<u32>,
-    /// The diameter of the smallest objects, in pixels.
+    /// The diameter of the circle around the smallest objects, in pixels.
     pub side_min: f32,
-    /// The diameter of the largest objects, as a share of the scene's shorter side. Diameters are
-    /// drawn log-uniformly between the two.
+    /// The diameter of the circle around the largest objects, as a share of the scene's shorter side.
+    /// Diameters are drawn log-uniformly between the two.
     pub side_max: f32,
-    /// How many distractors, as a multiple of the usual number; 0 is none.
+    /// How many distractors, as a multiple of the usual 10–24; 0 is none.
     pub clutter: f32,
 }
 
