@@ -13,6 +13,7 @@ pub mod output;
 pub mod problems;
 pub mod random;
 pub mod sparsify;
+pub mod synth;
 pub mod voc;
 pub mod yolo;
 

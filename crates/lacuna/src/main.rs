@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{convert, inspect, sparsify};
+use commands::{convert, demo, inspect, sparsify, synth};
 
 /// Train object detectors on data sets whose annotations have gaps, and fill the gaps.
 #[derive(Parser)]
@@ -23,6 +23,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Demo(demo::Args),
+    Synth(synth::Args),
     Inspect(inspect::Args),
     Convert(convert::Args),
     Sparsify(sparsify::Args),
@@ -30,6 +32,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Synth(args) => synth::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Convert(args) => convert::run(&args),
         Command::Sparsify(args) => sparsify::run(&args),

@@ -1,8 +1,10 @@
 //! One module a command: its arguments and what it does.
 
 pub mod convert;
+pub mod demo;
 pub mod inspect;
 pub mod sparsify;
+pub mod synth;
 
 /// A usage error in what the arguments say together, reported as clap reports its own.
 pub fn usage(message: &str) -> ! {

@@ -1,0 +1,40 @@
+//! A picture in the making.
+
+use super::color::{Color, mix};
+use super::stamp::Stamp;
+
+pub struct Canvas {
+    pub width: usize,
+    pub height: usize,
+    pub pixels: Vec<Color>,
+}
+
+impl Canvas {
+    /// Each pixel by its `(x, y)`.
+    pub fn from_fn(width: usize, height: usize, mut color: impl FnMut(usize, usize) -> Color) -> Self {
+        let mut pixels = Vec::with_capacity(width * height);
+        for y in 0..height {
+            pixels.extend((0..width).map(|x| color(x, y)));
+        }
+        Self { width, height, pixels }
+    }
+
+    /// Lay a colour over the pixels of a stamp, a function of `(x, y)`.
+    pub fn blend(&mut self, stamp: &Stamp, mut color: impl FnMut(usize, usize) -> Color) {
+        stamp.for_each(self.width, self.height, |x, y, coverage| {
+            let pixel = &mut self.pixels[y * self.width + x];
+            *pixel = mix(*pixel, color(x, y), coverage);
+        });
+    }
+
+    /// The mean colour under a stamp; grey when none of it is inside the picture.
+    pub fn mean_under(&self, stamp: &Stamp) -> Color {
+        let (mut sum, mut count) = ([0.0; 3], 0.0);
+        stamp.for_each_own(self.width, self.height, |x, y| {
+            let pixel = self.pixels[y * self.width + x];
+            sum = [0, 1, 2].map(|c| sum[c] + pixel[c]);
+            count += 1.0;
+        });
+        if count == 0.0 { [0.5; 3] } else { sum.map(|c| c / count) }
+    }
+}

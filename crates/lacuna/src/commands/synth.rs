@@ -1,0 +1,104 @@
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use lacuna_data::Dataset;
+use lacuna_data::output::IfExists;
+use lacuna_data::synth::{SynthConfig, write_folder};
+use serde_json::json;
+
+use super::usage;
+use crate::progress::Progress;
+use crate::table::thousands;
+
+/// Make a detection data set: cluttered scenes of eight classes, in COCO's layout
+///
+/// The same seed makes the same images on every machine.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The folder to make
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+
+    /// How many images the split `train` has
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    images: u32,
+
+    /// How many images a split `test` has
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    test: u32,
+
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+
+    /// The size of the largest scenes in pixels; others have two thirds of it at least, each way
+    #[arg(long, value_name = "WxH", value_parser = size, default_value = "384x320")]
+    size: (u32, u32),
+
+    /// How many things that belong to no class, as a multiple of the usual
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    clutter: f32,
+
+    /// Replace a folder that exists
+    #[arg(long)]
+    force: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn size(text: &str) -> Result<(u32, u32), String> {
+    let parse = || {
+        let (width, height) = text.split_once('x')?;
+        Some((width.parse().ok()?, height.parse().ok()?))
+    };
+    parse().ok_or_else(|| "it is written WIDTHxHEIGHT, as in 384x320".into())
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let (width, height) = args.size;
+    let config = SynthConfig {
+        seed: args.seed,
+        width: width * 2 / 3..=width,
+        height: height * 2 / 3..=height,
+        clutter: args.clutter,
+        ..SynthConfig::default()
+    };
+    if let Err(error) = config.check() {
+        usage(&error.to_string());
+    }
+    let if_exists = if args.force { IfExists::Replace } else { IfExists::Refuse };
+    let mut splits = vec![("train", args.images as usize)];
+    if args.test > 0 {
+        splits.push(("test", args.test as usize));
+    }
+    let datasets = make(&config, &splits, &args.out, if_exists)?;
+
+    let mut out = std::io::stdout().lock();
+    let counted =
+        splits.iter().zip(&datasets).map(|((name, n), dataset)| (name, *n, dataset.annotations().len()));
+    if args.json {
+        let splits: Vec<_> = counted
+            .map(|(name, images, boxes)| json!({ "split": name, "images": images, "boxes": boxes }))
+            .collect();
+        writeln!(out, "{}", json!({ "out": args.out, "seed": args.seed, "splits": splits }))?;
+    } else {
+        for (name, images, boxes) in counted {
+            let path = args.out.join("annotations").join(format!("instances_{name}.json"));
+            writeln!(out, "{}: {} images, {} boxes", path.display(), thousands(images), thousands(boxes))?;
+        }
+    }
+    Ok(())
+}
+
+/// Make the splits, showing how far it is.
+pub fn make(
+    config: &SynthConfig,
+    splits: &[(&str, usize)],
+    out: &Path,
+    if_exists: IfExists,
+) -> Result<Vec<Dataset>> {
+    let progress = Progress::new("making images", splits.iter().map(|(_, n)| n).sum());
+    Ok(write_folder(config, splits, out, if_exists, &|| progress.done())?)
+}
