@@ -119,7 +119,7 @@ pub struct Resizer {
 
 impl Resizer {
     /// Antialiased bilinear interpolation, within 1 level of Pillow's `BILINEAR` (fixture
-    /// `fixtures/resize`; coefficients have 16 bits here and 22 there, and of 175 million samples
+    /// `fixtures/resize`; coefficients have 16 bits here and 22 there, and of 176 million samples
     /// of photographs 2 were 2 levels away).
     ///
     /// # Panics
