@@ -41,7 +41,8 @@ impl RgbImage {
     /// When a side is 0, or `pixels` are not `3·width·height` bytes.
     pub fn new(width: u32, height: u32, pixels: Vec<u8>) -> Self {
         assert!(width > 0 && height > 0, "an image of {width}×{height} pixels");
-        assert_eq!(pixels.len() as u64, rgb_bytes(width, height), "bytes of a {width}×{height} RGB image");
+        let bytes = 3 * u64::from(width) * u64::from(height);
+        assert_eq!(pixels.len() as u64, bytes, "bytes of a {width}×{height} RGB image");
         Self { width, height, pixels }
     }
 
@@ -75,10 +76,6 @@ impl fmt::Debug for RgbImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RgbImage({}×{})", self.width, self.height)
     }
-}
-
-fn rgb_bytes(width: u32, height: u32) -> u64 {
-    3 * u64::from(width) * u64::from(height)
 }
 
 /// The size of an image as its file stores it, and as it is shown once turned by its EXIF
@@ -146,7 +143,7 @@ pub enum DecodeError {
     Truncated { format: Format },
     #[error("is a {format} image that does not decode: {reason}")]
     Broken { format: Format, reason: String },
-    #[error("claims {} pixels, more than {MAX_PIXELS}", u64::from(.size.0) * u64::from(.size.1))]
+    #[error("claims to be {}×{} pixels, more than {MAX_PIXELS} in all", size.0, size.1)]
     TooLarge { size: (u32, u32) },
     #[error("is {}×{} pixels, annotated as {}×{}", found.0, found.1, annotated.0, annotated.1)]
     SizeMismatch { found: (u32, u32), annotated: (u32, u32) },
@@ -267,13 +264,11 @@ fn open(bytes: &[u8]) -> Result<(Format, impl ImageDecoder), DecodeError> {
         .map_err(|error| DecodeError::broken(format, &error))?;
 
     let (width, height) = decoder.dimensions();
-    if rgb_bytes(width, height) > 3 * MAX_PIXELS {
-        return Err(DecodeError::TooLarge { size: (width, height) });
+    match u64::from(width) * u64::from(height) {
+        0 => Err(DecodeError::Broken { format, reason: format!("its size is {width}×{height}") }),
+        1..=MAX_PIXELS => Ok((format, decoder)),
+        _ => Err(DecodeError::TooLarge { size: (width, height) }),
     }
-    if width == 0 || height == 0 {
-        return Err(DecodeError::Broken { format, reason: format!("its size is {width}×{height}") });
-    }
-    Ok((format, decoder))
 }
 
 /// True when the coded data of a JPEG reach their end marker.

@@ -110,7 +110,7 @@ fn rng(seed: u64) -> Rng {
 
 #[test]
 fn view_sizes_are_mmdetections() {
-    // From mmcv.rescale_size(size, (long_side_max, short_side)).
+    // As mmcv's rescale_size(size, (1333, short_side)); the last would have no height there.
     let view_size = |short_side, size| Resize { short_side, long_side_max: 1333 }.view_size(size);
     assert_eq!(view_size(800, (640, 480)), (1067, 800));
     assert_eq!(view_size(800, (480, 640)), (800, 1067));
@@ -154,7 +154,7 @@ fn every_operation_is_drawn_equally_often_and_within_its_range() {
     assert!(counts.iter().all(|count| (9_600..10_400).contains(count)), "{counts:?}");
     assert_eq!(thresholds, (25..=230).collect());
     assert_eq!(bits_drawn, (1..=4).collect());
-    assert!(least >= 0.28 && least < 0.29 && most > 1.71 && most <= 1.72, "{least}..{most}");
+    assert!((0.28..0.29).contains(&least) && (1.71..=1.72).contains(&most), "{least}..{most}");
 }
 
 #[test]

@@ -111,23 +111,48 @@ impl ViewPlan {
 
 /// Resizes images; keeps its working memory from one to the next.
 #[derive(Default)]
-pub struct Resizer(fir::Resizer);
+pub struct Resizer {
+    convolution: fir::Resizer,
+    /// An image with its rows resized and its columns not yet.
+    rows_resized: Vec<u8>,
+}
 
 impl Resizer {
     /// Antialiased bilinear interpolation, within 1 level of Pillow's `BILINEAR` (fixture
-    /// `fixtures/resize`).
+    /// `fixtures/resize`; coefficients have 16 bits here and 22 there, and of 176 million samples
+    /// of photographs 2 were 2 levels away).
+    ///
+    /// # Panics
+    /// When a side of the new size is 0.
     pub fn resize(&mut self, image: &RgbImage, (width, height): (u32, u32)) -> RgbImage {
         if image.size() == (width, height) {
             return image.clone();
         }
-        let source =
-            fir::images::ImageRef::new(image.width(), image.height(), image.pixels(), fir::PixelType::U8x3)
-                .expect("an RgbImage has all its pixels");
-        let mut resized = fir::images::Image::new(width, height, fir::PixelType::U8x3);
-        let bilinear =
-            fir::ResizeOptions::new().resize_alg(fir::ResizeAlg::Convolution(fir::FilterType::Bilinear));
-        self.0.resize(&source, &mut resized, &bilinear).expect("both images are RGB8 and not empty");
-        RgbImage::new(width, height, resized.into_vec())
+        let mut pixels = vec![0; 3 * width as usize * height as usize];
+        if image.width() == width || image.height() == height {
+            self.convolve(image.pixels(), image.size(), &mut pixels, (width, height));
+        } else {
+            // Rows first, rounded to whole levels, then columns, as Pillow does when the aspect
+            // ratio is kept. In the library's own order, columns first, 1 sample in 10 differs.
+            let between = (width, image.height());
+            let mut rows_resized = std::mem::take(&mut self.rows_resized);
+            rows_resized.resize(3 * between.0 as usize * between.1 as usize, 0);
+            self.convolve(image.pixels(), image.size(), &mut rows_resized, between);
+            self.convolve(&rows_resized, between, &mut pixels, (width, height));
+            self.rows_resized = rows_resized;
+        }
+        RgbImage::new(width, height, pixels)
+    }
+
+    fn convolve(&mut self, from: &[u8], from_size: (u32, u32), to: &mut [u8], to_size: (u32, u32)) {
+        const RGB8: fir::PixelType = fir::PixelType::U8x3;
+        let from = fir::images::ImageRef::new(from_size.0, from_size.1, from, RGB8);
+        let to = fir::images::Image::from_slice_u8(to_size.0, to_size.1, to, RGB8);
+        let (from, mut to) = (from.expect("as many bytes as pixels"), to.expect("as many bytes as pixels"));
+        let bilinear = fir::ResizeAlg::Convolution(fir::FilterType::Bilinear);
+        self.convolution
+            .resize(&from, &mut to, &fir::ResizeOptions::new().resize_alg(bilinear))
+            .expect("both images are RGB8 and not empty");
     }
 }
 

@@ -157,10 +157,17 @@ fn mean_grey(image: &RgbImage) -> u8 {
     (sum as f64 / pixels.len() as f64 + 0.5) as u8
 }
 
+/// [`blend`] for every degenerate value: two look-ups are faster than the arithmetic by far, and a
+/// view has more samples than the tables have entries.
+fn blend_tables(factor: f32) -> Vec<Table> {
+    (0..=255).map(|degenerate| table(|v| blend(degenerate, v, factor))).collect()
+}
+
 fn saturate(image: &mut RgbImage, factor: f32) {
+    let blended = blend_tables(factor);
     for pixel in image.pixels_mut().as_chunks_mut::<3>().0 {
-        let grey = grey(*pixel);
-        *pixel = pixel.map(|sample| blend(grey, sample, factor));
+        let with_grey = &blended[usize::from(grey(*pixel))];
+        *pixel = pixel.map(|sample| with_grey[usize::from(sample)]);
     }
 }
 
@@ -171,26 +178,30 @@ fn sharpen(image: &mut RgbImage, factor: f32) {
     if width < 3 || height < 3 {
         return;
     }
+    let blended = blend_tables(factor);
     let stride = 3 * width;
     let pixels = image.pixels_mut();
-    // The rows above and here as they were, since the image is overwritten on the way down.
+    // The row above as it was: the image is overwritten on the way down.
     let mut above = pixels[..stride].to_vec();
-    let mut here = above.clone();
     let mut columns = vec![0u16; stride]; // above + here + below
+    let mut smooth = vec![0; stride];
     for row in 1..height - 1 {
-        let (current, below) = pixels[row * stride..(row + 2) * stride].split_at_mut(stride);
-        here.copy_from_slice(current);
-        for (i, sum) in columns.iter_mut().enumerate() {
-            *sum = u16::from(above[i]) + u16::from(here[i]) + u16::from(below[i]);
+        let (here, below) = pixels[row * stride..(row + 2) * stride].split_at_mut(stride);
+        for (((sum, above), here), below) in columns.iter_mut().zip(&above).zip(&*here).zip(&*below) {
+            *sum = u16::from(*above) + u16::from(*here) + u16::from(*below);
         }
-        let (left, middle, right) = (&columns[..stride - 6], &columns[3..stride - 3], &columns[6..]);
-        let samples = current[3..stride - 3].iter_mut();
-        for (((sample, left), middle), right) in samples.zip(left).zip(middle).zip(right) {
-            let weighted = left + middle + right + 4 * u16::from(*sample);
-            // (weighted/13 + 1/2) rounded down: no sum of integers falls between the two forms.
-            let smooth = (weighted + 6) / 13;
-            *sample = blend(smooth as u8, *sample, factor);
+        above.copy_from_slice(here);
+
+        let inside = 3..stride - 3;
+        let neighbours = columns.iter().zip(&columns[3..]).zip(&columns[6..]);
+        for ((smooth, here), ((left, middle), right)) in
+            smooth[inside.clone()].iter_mut().zip(&here[inside.clone()]).zip(neighbours)
+        {
+            let weighted = left + middle + right + 4 * u16::from(*here);
+            *smooth = ((weighted + 6) / 13) as u8; // to the nearest: thirteenths have no ties
         }
-        std::mem::swap(&mut above, &mut here);
+        for (here, smooth) in here[inside.clone()].iter_mut().zip(&smooth[inside]) {
+            *here = blended[usize::from(*smooth)][usize::from(*here)];
+        }
     }
 }
