@@ -147,6 +147,7 @@ pub struct View {
 }
 
 impl View {
+    /// At least one image, each with the plan it was rendered by.
     fn new(plans: &[ViewPlan], rendered: &[RgbImage], normalize: Normalize) -> Self {
         let padded = |side: fn(&RgbImage) -> u32| {
             let longest = rendered.iter().map(side).max().unwrap_or(0);
@@ -367,7 +368,10 @@ impl BatchMaker {
             batch.objects.push(self.dataset.objects_of(index));
             batch.crowds.push(self.dataset.crowds_of(index));
         }
-        batch.views = rendered.iter().map(|(plans, views)| View::new(plans, views, *normalize)).collect();
+        if !batch.images.is_empty() {
+            let views = rendered.iter().map(|(plans, views)| View::new(plans, views, *normalize));
+            batch.views = views.collect();
+        }
         Ok(batch)
     }
 }
