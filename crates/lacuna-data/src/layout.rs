@@ -290,14 +290,13 @@ fn yolo_splits(yaml: &Path) -> Result<Vec<SplitFiles>> {
     let mut splits = Vec::new();
     for (name, places) in description.splits {
         let found: Vec<PathBuf> = places.iter().filter_map(|place| yolo_place(&base, here, place)).collect();
-        match (found.is_empty(), name.as_str()) {
-            // Files often name a test split that was never made.
-            (true, "test") => continue,
-            (true, _) => {
+        if found.is_empty() {
+            if matches!(name.as_str(), "train" | "val") {
                 let problem = format!("`{name}: {}` names no folder of images", places[0].display());
                 return Err(Error::Invalid { path: yaml.into(), line: line_of(&text, &name), problem });
             }
-            (false, _) => {}
+            // Files often name a test split that was never made, and have keys of their tool's own.
+            continue;
         }
         let root = match found.as_slice() {
             [one] if one.is_dir() => one.clone(),

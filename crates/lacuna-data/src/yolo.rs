@@ -27,6 +27,10 @@ pub struct Description {
     pub splits: Vec<(String, Vec<PathBuf>)>,
 }
 
+/// Keys of a `data.yaml` that do not name a split. Any other may: lacuna writes splits under the
+/// names they had.
+const NOT_SPLITS: [&str; 4] = ["path", "names", "nc", "download"];
+
 /// Parse a `data.yaml`; `path` is for messages.
 pub fn parse_description(text: &str, path: &Path) -> Result<Description> {
     let syntax = |line: usize, problem: String| Error::Syntax { path: path.into(), line, problem };
@@ -74,14 +78,16 @@ pub fn parse_description(text: &str, path: &Path) -> Result<Description> {
         return Err(invalid(format!("`nc` is {count}, but there are {} `names`", names.len())));
     }
     let mut splits = Vec::new();
-    for name in ["train", "val", "valid", "test"] {
-        let Some(value) = root.as_mapping_get(name) else { continue };
+    for (key, value) in root.as_mapping().into_iter().flatten() {
+        let Some(name) = key.as_str().filter(|name| !NOT_SPLITS.contains(name)) else { continue };
         let places: Vec<PathBuf> = match (value.as_str(), value.as_vec()) {
             (Some(one), _) if !one.is_empty() => vec![one.into()],
             (_, Some(several)) => several.iter().filter_map(Yaml::as_str).map(PathBuf::from).collect(),
-            _ => continue,
+            _ => Vec::new(),
         };
-        splits.push((name.into(), places));
+        if !places.is_empty() {
+            splits.push((name.to_owned(), places));
+        }
     }
     let root_path = root.as_mapping_get("path").and_then(Yaml::as_str).filter(|p| !p.is_empty());
     Ok(Description { names, path: root_path.map(PathBuf::from), splits })
