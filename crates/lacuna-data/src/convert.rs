@@ -39,17 +39,18 @@ pub struct Converted {
 /// - VOC: `Annotations/*.xml`, `ImageSets/Main/SPLIT.txt`, `labels.txt`, images in `JPEGImages/`;
 /// - YOLO: `data.yaml`, `labels/SPLIT/*.txt`, images in `images/SPLIT/`.
 ///
-/// `done` is called once an image. Nothing is left behind when it fails.
+/// `go_on` is asked after each image; when it says no, [`Error::Interrupted`] is the result. Nothing
+/// is left behind when it fails.
 pub fn write_folder(
     splits: &[Split],
     format: Format,
     images: Images,
     out: &Path,
     if_exists: IfExists,
-    done: &(dyn Fn() + Sync),
+    go_on: &(dyn Fn() -> bool + Sync),
 ) -> Result<Converted> {
     let folder = NewFolder::create(out, if_exists)?;
-    let writer = Writer { root: folder.path(), out, images, done };
+    let writer = Writer { root: folder.path(), out, images, go_on };
     let mut converted = match format {
         Format::Coco => writer.coco(splits),
         Format::Voc => writer.voc(splits),
@@ -68,7 +69,7 @@ struct Writer<'a> {
     /// What it will be called.
     out: &'a Path,
     images: Images,
-    done: &'a (dyn Fn() + Sync),
+    go_on: &'a (dyn Fn() -> bool + Sync),
 }
 
 impl Writer<'_> {
@@ -133,8 +134,7 @@ impl Writer<'_> {
     fn each_image(&self, split: &Split, write: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
         (0..split.dataset.images().len()).into_par_iter().try_for_each(|image| {
             write(image)?;
-            (self.done)();
-            Ok(())
+            if (self.go_on)() { Ok(()) } else { Err(Error::Interrupted) }
         })
     }
 

@@ -59,6 +59,9 @@ pub enum Error {
     #[error(transparent)]
     Image(#[from] ImageError),
 
+    #[error("interrupted")]
+    Interrupted,
+
     #[error("the folder of the images of {} was not found", path.display())]
     NoImages { path: PathBuf, tried: Vec<PathBuf> },
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::dataset::{Annotation, Dataset, Xywh};
 use crate::decode::{self, ImageProblem};
+use crate::error::{Error, Result};
 
 /// One oddity, and where it is. Ids are the file's.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -170,13 +171,13 @@ fn box_problems(dataset: &Dataset, index: usize) -> Vec<Problem> {
 }
 
 /// Look at the image files below `folder`: their headers, or, `thorough`, all of their pixels.
-/// `done` is called once an image.
+/// `go_on` is asked after each image; when it says no, [`Error::Interrupted`] is the result.
 pub fn image_problems(
     dataset: &Dataset,
     folder: &Path,
     thorough: bool,
-    done: &(dyn Fn() + Sync),
-) -> Vec<Problem> {
+    go_on: &(dyn Fn() -> bool + Sync),
+) -> Result<Vec<Problem>> {
     let look = |image: &crate::Image| {
         let (path, annotated) = (folder.join(&image.file_name), (image.width, image.height));
         let problem = if thorough {
@@ -194,12 +195,11 @@ pub fn image_problems(
                 Err(e) => Some(e.problem.to_string()),
             }
         };
-        done();
-        problem.map(|reason| Problem::BadImage {
-            image: image.id,
-            file_name: image.file_name.clone(),
-            reason,
-        })
+        if !go_on() {
+            return Some(Err(Error::Interrupted));
+        }
+        let (image, file_name) = (image.id, image.file_name.clone());
+        problem.map(|reason| Ok(Problem::BadImage { image, file_name, reason }))
     };
     dataset.images().par_iter().filter_map(look).collect()
 }

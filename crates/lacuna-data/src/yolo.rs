@@ -265,12 +265,12 @@ pub fn write(dataset: &Dataset, image: usize, out: &mut impl Write) -> io::Resul
 /// Write the `data.yaml` of a data set with these splits, each in `images/SPLIT`.
 pub fn write_description(categories: &[Category], splits: &[&str], out: &mut impl Write) -> io::Result<()> {
     for split in splits {
+        // A JSON string is a quoted YAML string, too.
         let key = if *split == "valid" { "val" } else { split };
-        writeln!(out, "{key}: images/{split}")?;
+        writeln!(out, "{}: {}", json!(key), json!(format!("images/{split}")))?;
     }
     writeln!(out, "nc: {}\nnames:", categories.len())?;
     for (class, category) in categories.iter().enumerate() {
-        // A JSON string is a quoted YAML string, too.
         writeln!(out, "  {class}: {}", json!(category.name))?;
     }
     Ok(())

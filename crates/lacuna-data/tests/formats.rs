@@ -266,7 +266,7 @@ fn a_data_set_survives_the_way_through_every_format() {
     let out = tempfile::tempdir().unwrap();
     let convert = |split: Split, format, name: &str| {
         let path = out.path().join(name);
-        write_folder(&[split], format, Images::Copy, &path, IfExists::Refuse, &|| {}).unwrap();
+        write_folder(&[split], format, Images::Copy, &path, IfExists::Refuse, &|| true).unwrap();
         assert_eq!(Layout::detect(&path).unwrap().format, format);
         assert_eq!(Layout::detect(&path).unwrap().split_names(), ["train"]);
         read_only_split(&path)
@@ -281,7 +281,7 @@ fn a_data_set_survives_the_way_through_every_format() {
     assert_alike(&original.dataset, &again.dataset, false);
     assert!(again.images().unwrap().join("b.png").is_file());
     let linked = out.path().join("linked");
-    write_folder(&[original], Format::Coco, Images::HardLink, &linked, IfExists::Refuse, &|| {}).unwrap();
+    write_folder(&[original], Format::Coco, Images::HardLink, &linked, IfExists::Refuse, &|| true).unwrap();
     assert_eq!(
         json(&fs::read_to_string(linked.join("annotations/instances_train.json")).unwrap()),
         json(SMALL)
@@ -296,7 +296,7 @@ fn a_missing_image_leaves_nothing_behind() {
     let split = read_only_split(root.path());
     let path = out.path().join("voc");
     let error =
-        write_folder(&[split], Format::Voc, Images::Copy, &path, IfExists::Refuse, &|| {}).unwrap_err();
+        write_folder(&[split], Format::Voc, Images::Copy, &path, IfExists::Refuse, &|| true).unwrap_err();
     assert!(error.to_string().contains("c.png"), "{error}");
     assert_eq!(fs::read_dir(out.path()).unwrap().count(), 0);
 }
@@ -309,7 +309,7 @@ fn names_that_clash_or_lead_out_are_refused() {
         fs::write(root.path().join("annotations/instances_train.json"), text).unwrap();
         let split = read_only_split(root.path());
         let path = out.path().join("x");
-        write_folder(&[split], format, Images::Leave, &path, IfExists::Refuse, &|| {})
+        write_folder(&[split], format, Images::Leave, &path, IfExists::Refuse, &|| true)
             .unwrap_err()
             .to_string()
     };

@@ -3,6 +3,7 @@
 
 mod commands;
 mod data_args;
+mod interrupt;
 mod progress;
 mod table;
 
@@ -58,8 +59,9 @@ fn report(error: &anyhow::Error) -> ExitCode {
         data_error,
         Some(lacuna_data::Error::Write { source, .. }) if source.kind() == io::ErrorKind::StorageFull
     );
-    // Errors of the data layer are about what the user gave; a full disk is not.
-    ExitCode::from(if data_error.is_some() && !disk_full { 2 } else { 1 })
+    // Errors of the data layer are about what the user gave; a full disk and an interruption are not.
+    let interrupted = matches!(data_error, Some(lacuna_data::Error::Interrupted));
+    ExitCode::from(if data_error.is_some() && !disk_full && !interrupted { 2 } else { 1 })
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::interrupt;
 use crate::table::thousands;
 
 /// Where there is no terminal, a line each time this has passed.
@@ -22,6 +23,7 @@ pub struct Progress {
 impl Progress {
     /// `what` names the work and what is counted: `"rendering images"`.
     pub fn new(what: &'static str, total: usize) -> Self {
+        interrupt::watch();
         if !stderr().is_terminal() {
             let next_line = Some(Mutex::new(Instant::now() + BETWEEN_LINES));
             return Self { bar: ProgressBar::hidden().with_elapsed(Duration::ZERO), what, next_line }
@@ -38,9 +40,14 @@ impl Progress {
         self
     }
 
-    /// One more is done.
-    pub fn done(&self) {
+    /// One more is done. Whether to go on: not after Ctrl-C.
+    pub fn done(&self) -> bool {
         self.bar.inc(1);
+        self.print_line_if_due();
+        !interrupt::requested()
+    }
+
+    fn print_line_if_due(&self) {
         let Some(next_line) = &self.next_line else { return };
         let Ok(mut due) = next_line.try_lock() else { return };
         if Instant::now() >= *due {

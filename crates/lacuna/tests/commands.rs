@@ -293,22 +293,37 @@ fn force_replaces_outputs() {
     assert!(!folder.path().join("made/train/000002.jpg").exists());
 }
 
+/// Start work that takes long, and send it this signal as soon as it has begun to write. Its exit
+/// code.
 #[cfg(unix)]
-#[test]
-fn an_interrupted_command_leaves_no_output() {
-    let folder = workplace();
+fn interrupted(folder: &Path, signal: &str) -> Option<i32> {
     let mut child = Command::new(env!("CARGO_BIN_EXE_lacuna"))
-        .current_dir(folder.path())
+        .current_dir(folder)
         .args(["synth", "--out", "made", "--images", "100000"])
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    // As soon as it has begun to write.
-    while !names(folder.path()).iter().any(|n| n.starts_with(".lacuna-new-")) {
+    let has_begun =
+        |n: &String| n.starts_with(".lacuna-new-") && folder.join(n).join("train/000001.jpg").exists();
+    while !names(folder).iter().any(has_begun) {
         std::thread::yield_now();
     }
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    child.wait().unwrap().code()
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_command_takes_away_what_it_began() {
+    let folder = workplace();
+    let before = names(folder.path());
+    for signal in ["-INT", "-TERM"] {
+        assert_eq!(interrupted(folder.path(), signal), Some(1));
+        assert_eq!(names(folder.path()), before);
+    }
+    // Nobody can clean up after this one, but what is there has not the output's name.
+    assert_eq!(interrupted(folder.path(), "-KILL"), None);
     assert!(!folder.path().join("made").exists());
 }
 

@@ -25,8 +25,8 @@ struct Visible {
 }
 
 /// Make a data set in COCO's layout with these splits, each a name and a number of images. No scene
-/// is in two splits, and a split's first images do not depend on how many there are. `done` is
-/// called once an image.
+/// is in two splits, and a split's first images do not depend on how many there are. `go_on` is asked
+/// after each image; when it says no, [`Error::Interrupted`] is the result.
 ///
 /// # Panics
 /// When [`SynthConfig::check`] fails.
@@ -35,7 +35,7 @@ pub fn write_folder(
     splits: &[(&str, usize)],
     out: &Path,
     if_exists: IfExists,
-    done: &(dyn Fn() + Sync),
+    go_on: &(dyn Fn() -> bool + Sync),
 ) -> Result<Vec<Dataset>> {
     let folder = NewFolder::create(out, if_exists)?;
     let mut datasets = Vec::new();
@@ -47,7 +47,9 @@ pub fn write_folder(
             let file_name = file_name(image);
             write_jpeg(&scene, &images.join(&file_name))
                 .map_err(Error::write(&out.join(name).join(&file_name)))?;
-            done();
+            if !go_on() {
+                return Err(Error::Interrupted);
+            }
             Ok((scene.width, scene.height, scene.objects))
         };
         let scenes: Vec<(u32, u32, Vec<Object>)> =

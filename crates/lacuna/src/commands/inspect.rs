@@ -116,7 +116,7 @@ fn inspect<'a>(args: &Args, split: &'a Split) -> Result<Inspected<'a>> {
     let mut problems = problems(dataset);
     if args.check_images || args.decode {
         let progress = Progress::new("looking at images", dataset.images().len());
-        problems.extend(image_problems(dataset, split.images()?, args.decode, &|| progress.done()));
+        problems.extend(image_problems(dataset, split.images()?, args.decode, &|| progress.done())?);
     }
     Ok(Inspected {
         split: &split.name,

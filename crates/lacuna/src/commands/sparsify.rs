@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::usage;
 use crate::data_args::{DataArgs, note_problems};
+use crate::interrupt;
 use crate::table::thousands;
 
 /// Hide a part of a data set's boxes, as the splits of the paper do
@@ -100,6 +101,8 @@ pub fn run(args: &Args) -> Result<()> {
     let split = args.data.read()?;
     note_problems(&split);
     let Sparse { kept, hidden } = sparsify(&split.dataset, kind, args.seed);
+    // Writing takes about a second even for the largest files: finish it rather than leave a part.
+    interrupt::watch();
     write_both(args, if_exists, &kept, &hidden)?;
 
     let (n_kept, n_hidden) = (kept.annotations().len(), hidden.annotations().len());

@@ -1,0 +1,28 @@
+//! Ctrl-C and SIGTERM: long work stops at the next safe point and takes away what it has begun. A
+//! second one ends the process at once.
+
+use std::process;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+// A signal comes to the process as a whole; there is no place to pass this through.
+static REQUESTED: AtomicBool = AtomicBool::new(false);
+static WATCHING: Once = Once::new();
+
+/// From now on a signal is only noted. Whoever calls this asks [`requested`] now and then.
+pub fn watch() {
+    WATCHING.call_once(|| {
+        let noted = ctrlc::set_handler(|| {
+            if REQUESTED.swap(true, Relaxed) {
+                process::exit(1);
+            }
+            eprintln!("stopping; once more to stop at once");
+        });
+        // Without a handler a signal ends the process, as it does by default.
+        let _ = noted;
+    });
+}
+
+pub fn requested() -> bool {
+    REQUESTED.load(Relaxed)
+}
