@@ -19,7 +19,8 @@ pub struct Args {
     #[command(flatten)]
     data: DataArgs,
 
-    /// Look at the image files, too: are they there, are they images, is the size right
+    /// Look at the image files, too: are they there, are they images, is the size right (`--images`
+    /// does so as well)
     #[arg(long)]
     check_images: bool,
 
@@ -114,7 +115,7 @@ fn inspect<'a>(args: &Args, split: &'a Split) -> Result<Inspected<'a>> {
         per_image.push(dataset.annotations_of(image).filter(|a| !a.crowd).count());
     }
     let mut problems = problems(dataset);
-    if args.check_images || args.decode {
+    if args.check_images || args.decode || args.data.images.is_some() {
         let progress = Progress::new("looking at images", dataset.images().len());
         problems.extend(image_problems(dataset, split.images()?, args.decode, &|| progress.done())?);
     }
