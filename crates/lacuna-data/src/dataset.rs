@@ -210,13 +210,6 @@ impl Dataset {
     pub fn fields_of<'a, T: Deserialize<'a>>(&'a self, annotation: &Annotation) -> Option<T> {
         serde_json::from_slice(&self.source[annotation.text.range()]).ok()
     }
-
-    /// Bytes that the data set holds in memory, roughly.
-    pub fn n_bytes(&self) -> usize {
-        self.source.capacity()
-            + self.annotations.capacity() * size_of::<Annotation>()
-            + self.images.capacity() * size_of::<Image>()
-    }
 }
 
 /// A data set without its index of annotations by image.

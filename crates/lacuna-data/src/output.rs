@@ -1,5 +1,6 @@
 //! Outputs that are there whole or not at all: written under a temporary name beside their place,
-//! synced, then renamed.
+//! then renamed. Single files are synced before, so that not even a power cut leaves a part; the
+//! thousands of files of a folder are left to the system.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};

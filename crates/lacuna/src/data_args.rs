@@ -59,7 +59,7 @@ pub fn note_problems(split: &Split) {
     let counts = count(&problems(&split.dataset));
     if !counts.is_empty() {
         let counts: Vec<String> =
-            counts.iter().map(|(kind, n)| format!("{} {kind}", thousands(*n))).collect();
+            counts.iter().map(|(kind, n)| format!("{kind}: {}", thousands(*n))).collect();
         eprintln!("note: {} (`lacuna inspect` names each one)", counts.join(", "));
     }
 }

@@ -26,8 +26,7 @@ impl Progress {
         interrupt::watch();
         if !stderr().is_terminal() {
             let next_line = Some(Mutex::new(Instant::now() + BETWEEN_LINES));
-            return Self { bar: ProgressBar::hidden().with_elapsed(Duration::ZERO), what, next_line }
-                .of(total);
+            return Self { bar: ProgressBar::hidden(), what, next_line }.of(total);
         }
         let style = ProgressStyle::with_template("{prefix} {wide_bar} {human_pos} / {human_len}, {eta} left")
             .expect("the template is right");

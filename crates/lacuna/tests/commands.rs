@@ -87,7 +87,7 @@ fn json(path: &Path) -> Value {
 fn inspect_counts_and_names_every_problem() {
     let folder = workplace();
     let wanted = "\
-gt: 2 images, 3 boxes, 1 crowd regions, 2 classes
+gt: images 2, boxes 3, crowd regions 1, classes 2
 boxes per image: 0 to 3, median 1.5, mean 1.5
 
 class  id  boxes  images  small  medium  large  crowds
@@ -95,9 +95,9 @@ cat     4      2       1      2       0      0       0
 dog     9      1       1      1       0      0       1
 all            3       2      3       0      0       1
 
-1 boxes of zero size:
+boxes of zero size: 1
   annotation 3 of image 7 has a box of zero size
-1 images without boxes:
+images without boxes: 1
   image 3 (b.png) has no boxes
 ";
     assert_eq!(run(folder.path(), "inspect gt.json"), wanted);
@@ -116,13 +116,13 @@ fn inspect_looks_at_images_when_asked() {
     assert!(!run(folder.path(), "inspect gt.json --check-images --decode").contains("cannot be used"));
     fs::write(folder.path().join("b.png"), bmp(50, 21)).unwrap();
     let printed = run(folder.path(), "inspect gt.json --check-images");
-    assert!(printed.contains("1 images that cannot be used:\n  image 3 (b.png)"), "{printed}");
+    assert!(printed.contains("images that cannot be used: 1\n  image 3 (b.png)"), "{printed}");
     assert!(printed.contains("50×21") && printed.contains("20×50"), "{printed}");
     let cut = &bmp(20, 50)[..100];
     fs::write(folder.path().join("b.png"), cut).unwrap();
     // The header alone does not show it.
     assert!(!run(folder.path(), "inspect gt.json --check-images").contains("cannot be used"));
-    assert!(run(folder.path(), "inspect gt.json --decode").contains("1 images that cannot be used"));
+    assert!(run(folder.path(), "inspect gt.json --decode").contains("images that cannot be used: 1"));
     fs::remove_file(folder.path().join("a.png")).unwrap();
     fs::remove_file(folder.path().join("b.png")).unwrap();
     let error = refused(folder.path(), "inspect gt.json --check-images");
@@ -143,7 +143,7 @@ fn sparsify_hides_boxes_and_keeps_the_rest_of_the_file() {
     assert_eq!(stdout(&output), "sparse.json: 2 of 4 annotations\nhidden.json: the other 2\n");
     assert_eq!(
         stderr(&output),
-        "note: 1 boxes of zero size, 1 images without boxes (`lacuna inspect` names each one)\n"
+        "note: boxes of zero size: 1, images without boxes: 1 (`lacuna inspect` names each one)\n"
     );
     let original: Value = serde_json::from_str(SMALL).unwrap();
     let (kept, hidden) = (json(&folder.path().join("sparse.json")), json(&folder.path().join("hidden.json")));
@@ -181,7 +181,7 @@ fn the_same_seed_gives_the_same_file() {
         assert_eq!(read("one"), read("two"), "{file}");
     }
     let printed = run(folder.path(), "inspect one --split train --decode");
-    assert!(printed.starts_with("train: 3 images"), "{printed}");
+    assert!(printed.starts_with("train: images 3,"), "{printed}");
     assert!(!printed.contains("cannot be used"), "{printed}");
 }
 
@@ -273,6 +273,8 @@ fn bad_usage_is_refused() {
     says("convert gt.json out", "`--to coco`, `--to voc` or `--to yolo` is needed");
     says("convert gt.json out.json --to voc", "a .json file is COCO's");
     says("convert gt.json . --to voc", "error: . exists already");
+    says("convert gt.json . --to voc --force", "would replace the data set that it is made from");
+    says("convert gt.json gt.json --force", "would replace the data set that it is made from");
     says("synth --out gt.json --images 3", "error: gt.json exists already");
     says("synth --out made --images 0", "0 is not in 1..");
     says("synth --out made --images 3 --size big", "it is written WIDTHxHEIGHT");

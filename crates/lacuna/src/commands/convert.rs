@@ -1,5 +1,5 @@
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -65,6 +65,9 @@ pub fn run(args: &Args) -> Result<()> {
         (None, false) => usage("`--to coco`, `--to voc` or `--to yolo` is needed for a folder"),
     };
 
+    if args.force && contains(&args.out, &args.data.path) {
+        usage("the output would replace the data set that it is made from");
+    }
     let (splits, written) = if is_json {
         let split = args.data.read()?;
         note_problems(&split);
@@ -85,6 +88,12 @@ pub fn run(args: &Args) -> Result<()> {
         (splits, written)
     };
     print(args, &splits, &written)
+}
+
+/// Whether `path` is `folder` or in it.
+fn contains(folder: &Path, path: &Path) -> bool {
+    let resolved = folder.canonicalize().and_then(|folder| Ok((folder, path.canonicalize()?)));
+    resolved.is_ok_and(|(folder, path)| path.starts_with(folder))
 }
 
 fn print(args: &Args, splits: &[Split], written: &Converted) -> Result<()> {

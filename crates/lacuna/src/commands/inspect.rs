@@ -12,7 +12,8 @@ use crate::table::{Table, thousands};
 
 /// Count a data set's images and boxes, and name every problem
 ///
-/// Problems are what real data sets have and lacuna copes with; a data set that it cannot read is
+/// Small, medium and large are COCO's sizes, judged by the area of the box: below 32² pixels, below
+/// 96², and from there on. Problems are what real data sets have and lacuna copes with; a data set that it cannot read is
 /// refused by every command, this one included.
 #[derive(clap::Args)]
 pub struct Args {
@@ -162,7 +163,7 @@ fn print(inspected: &Inspected, most: usize, out: &mut impl std::io::Write) -> R
     let Inspected { split, images, categories, all, boxes_per_image, classes, problems } = inspected;
     writeln!(
         out,
-        "{split}: {} images, {} boxes, {} crowd regions, {categories} classes",
+        "{split}: images {}, boxes {}, crowd regions {}, classes {categories}",
         thousands(*images),
         thousands(all.boxes),
         thousands(all.crowds)
@@ -187,7 +188,7 @@ fn print(inspected: &Inspected, most: usize, out: &mut impl std::io::Write) -> R
         writeln!(out, "no problems found")?;
     }
     for (kind, n) in count(problems) {
-        writeln!(out, "{} {kind}:", thousands(n))?;
+        writeln!(out, "{kind}: {}", thousands(n))?;
         let of_kind = problems.iter().filter(|p| p.kind() == kind);
         let shown = if most == 0 { n } else { most.min(n) };
         for problem in of_kind.take(shown) {
