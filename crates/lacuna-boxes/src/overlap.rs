@@ -11,9 +11,10 @@ pub fn iof(a: Box2, b: Box2) -> f32 {
     ratio(a.intersection(b), a.area())
 }
 
-/// Division in which nothing shared is 0 (also 0 / 0), and rounding never leads above 1.
+/// Division in which nothing shared is 0 (also 0 / 0), and rounding never leads above 1. An area
+/// beyond the range of f32 is no box of an image: nothing overlaps it.
 fn ratio(shared: f32, whole: f32) -> f32 {
-    if shared > 0.0 { (shared / whole).min(1.0) } else { 0.0 }
+    if shared > 0.0 && whole.is_finite() { (shared / whole).min(1.0) } else { 0.0 }
 }
 
 /// One value for every pair of two lists of boxes, row by row.

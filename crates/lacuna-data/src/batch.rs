@@ -13,8 +13,8 @@ use lacuna_boxes::Affine;
 
 use crate::augment::{Resize, ResizeRange, Resizer, ViewPlan};
 use crate::dataset::{Dataset, Image, Object};
-use crate::decode::{self, ImageError, RgbImage};
-use crate::error::{Error, Result};
+use crate::decode::{self, ImageError, OnBadImage, RgbImage};
+use crate::error::Result;
 use crate::random::{Purpose, Rng};
 
 /// Height and width of a batch are multiples of this: the stride of the coarsest feature level that
@@ -79,14 +79,6 @@ impl Normalize {
     }
 }
 
-/// What to do about an image that is absent, does not decode, or has another size than its entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnBadImage {
-    Error,
-    /// Go on without it; [`Batch::skipped`] says so.
-    Skip,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Epoch after epoch without end, each in an order of its own. Images of similar aspect ratio
@@ -129,8 +121,6 @@ pub struct Batch {
     pub crowds: Vec<Vec<Object>>,
     /// One for each recipe.
     pub views: Vec<View>,
-    /// Images that were left out, since the batch before.
-    pub skipped: Vec<ImageError>,
 }
 
 /// A view of each image of a batch, in one block.
@@ -178,11 +168,19 @@ pub struct Loader {
     workers: Vec<Worker>,
     turn: usize,
     n_batches: usize,
+    skipped: Vec<ImageError>,
+    delivered: bool,
     finished: bool,
 }
 
+/// What a worker made: a batch, unless none of its images can be used, and the images left out.
+struct Made {
+    batch: Option<Batch>,
+    skipped: Vec<ImageError>,
+}
+
 struct Worker {
-    batches: Receiver<Result<Batch>>,
+    batches: Receiver<Result<Made>>,
     thread: JoinHandle<()>,
 }
 
@@ -190,10 +188,18 @@ impl Loader {
     /// Start the workers at `start`. `folder` is where the images' file names start from.
     ///
     /// # Panics
-    /// When batch size, workers or prefetch is 0, or there is no recipe.
+    /// When batch size, workers or prefetch is 0, or there is no recipe, or one with an empty range of
+    /// sizes.
     pub fn new(dataset: Arc<Dataset>, folder: PathBuf, config: LoaderConfig, start: Position) -> Self {
         let LoaderConfig { batch_size, workers, prefetch, .. } = config;
         assert!(batch_size > 0 && workers > 0 && prefetch > 0 && !config.recipes.is_empty(), "{config:?}");
+        let sides = config.recipes.iter().map(|recipe| match recipe {
+            Recipe::Weak(range) | Recipe::Strong(range) => (range.short_side, range.long_side_max),
+            Recipe::Plain(resize) => ((resize.short_side, resize.short_side), resize.long_side_max),
+        });
+        for ((low, high), long) in sides {
+            assert!(0 < low && low <= high && long > 0, "short side {low} to {high}, long side {long}");
+        }
         let maker = Arc::new(BatchMaker { dataset, folder, config });
         let n_batches = maker.batches_of(start.epoch).len();
         let spawn = |worker: usize| {
@@ -212,7 +218,8 @@ impl Loader {
             });
             Worker { batches, thread }
         };
-        Self { workers: (0..workers).map(spawn).collect(), turn: 0, n_batches, finished: false }
+        let workers = (0..workers).map(spawn).collect();
+        Self { workers, turn: 0, n_batches, skipped: Vec::new(), delivered: false, finished: false }
     }
 
     /// Batches in an epoch.
@@ -220,12 +227,17 @@ impl Loader {
         self.n_batches
     }
 
-    /// The next batch, empty ones (all images skipped) included.
-    fn receive(&mut self) -> Option<Result<Batch>> {
+    /// The images that were left out ([`OnBadImage::Skip`]) since this was last asked.
+    pub fn take_skipped(&mut self) -> Vec<ImageError> {
+        std::mem::take(&mut self.skipped)
+    }
+
+    /// What the worker whose turn it is made next; `None` at the end.
+    fn receive(&mut self) -> Option<Result<Made>> {
         let turn = self.turn;
         self.turn = (turn + 1) % self.workers.len();
         match self.workers[turn].batches.recv() {
-            Ok(batch) => Some(batch),
+            Ok(made) => Some(made),
             Err(_) => {
                 let Worker { thread, .. } = self.workers.swap_remove(turn);
                 if let Err(panic) = thread.join() {
@@ -239,9 +251,9 @@ impl Loader {
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        for Worker { batches, thread } in self.workers.drain(..) {
-            // A worker that finds nobody waiting ends.
-            drop(batches);
+        // A worker that finds nobody waiting ends. All are told before the first is waited for.
+        let threads: Vec<_> = self.workers.drain(..).map(|worker| worker.thread).collect();
+        for thread in threads {
             let _ = thread.join();
         }
     }
@@ -251,18 +263,17 @@ impl Iterator for Loader {
     type Item = Result<Batch>;
 
     fn next(&mut self) -> Option<Result<Batch>> {
-        let mut skipped = Vec::new();
-        for _ in 0..=self.n_batches {
-            if self.finished {
-                break;
-            }
+        // After an epoch's worth of batches without an image there will be none.
+        let mut empty = 0;
+        while !self.finished && empty < self.n_batches {
             match self.receive() {
-                Some(Ok(mut batch)) => {
-                    skipped.append(&mut batch.skipped);
-                    if !batch.images.is_empty() {
-                        batch.skipped = skipped;
+                Some(Ok(Made { batch, mut skipped })) => {
+                    self.skipped.append(&mut skipped);
+                    if let Some(batch) = batch {
+                        self.delivered = true;
                         return Some(Ok(batch));
                     }
+                    empty += 1;
                 }
                 Some(Err(error)) => {
                     self.finished = true;
@@ -271,9 +282,10 @@ impl Iterator for Loader {
                 None => self.finished = true,
             }
         }
-        // A whole epoch without an image that can be used, or the end of a data set's only epoch.
-        self.finished = true;
-        skipped.pop().map(|last| Err(Error::Image(last)))
+        // The end of the data set; or no image of it, or of the last epoch, could be used.
+        let unusable = !self.finished || !self.delivered;
+        (self.finished, self.delivered) = (true, true);
+        if unusable { self.skipped.pop().map(|last| Err(last.into())) } else { None }
     }
 }
 
@@ -337,23 +349,18 @@ impl BatchMaker {
         images: &[usize],
         next: Position,
         resizer: &mut Resizer,
-    ) -> Result<Batch> {
+    ) -> Result<Made> {
         let LoaderConfig { recipes, normalize, seed, on_bad_image, .. } = &self.config;
-        let mut batch = Batch {
-            next,
-            images: Vec::new(),
-            objects: Vec::new(),
-            crowds: Vec::new(),
-            views: Vec::new(),
-            skipped: Vec::new(),
-        };
+        let mut batch =
+            Batch { next, images: Vec::new(), objects: Vec::new(), crowds: Vec::new(), views: Vec::new() };
+        let mut skipped = Vec::new();
         let mut rendered: Vec<(Vec<ViewPlan>, Vec<RgbImage>)> = vec![Default::default(); recipes.len()];
         for &index in images {
             let Image { id, width, height, ref file_name, .. } = self.dataset.images()[index];
             let image = match decode::read(&self.folder.join(file_name), Some((width, height))) {
                 Ok(image) => image,
                 Err(error) if *on_bad_image == OnBadImage::Skip => {
-                    batch.skipped.push(error);
+                    skipped.push(error);
                     continue;
                 }
                 Err(error) => return Err(error.into()),
@@ -368,10 +375,11 @@ impl BatchMaker {
             batch.objects.push(self.dataset.objects_of(index));
             batch.crowds.push(self.dataset.crowds_of(index));
         }
-        if !batch.images.is_empty() {
-            let views = rendered.iter().map(|(plans, views)| View::new(plans, views, *normalize));
-            batch.views = views.collect();
+        if batch.images.is_empty() {
+            return Ok(Made { batch: None, skipped });
         }
-        Ok(batch)
+        let views = rendered.iter().map(|(plans, views)| View::new(plans, views, *normalize));
+        batch.views = views.collect();
+        Ok(Made { batch: Some(batch), skipped })
     }
 }

@@ -374,6 +374,11 @@ impl From<serde_json::Error> for Fault {
     }
 }
 
+/// Whether a float names one whole number: above 2^53 it no longer does.
+fn is_whole(value: f64) -> bool {
+    (0.0..=9_007_199_254_740_992.0).contains(&value) && value.fract() == 0.0
+}
+
 /// A whole number, which some tools write as `7.0`.
 struct Whole(u64);
 
@@ -393,9 +398,7 @@ impl<'de> Deserialize<'de> for Whole {
             }
 
             fn visit_f64<E: de::Error>(self, value: f64) -> std::result::Result<Whole, E> {
-                // Above 2^53 a float no longer names one whole number.
-                let exact = (0.0..=9_007_199_254_740_992.0).contains(&value) && value.fract() == 0.0;
-                if exact { Ok(Whole(value as u64)) } else { Err(E::custom("not a whole number")) }
+                if is_whole(value) { Ok(Whole(value as u64)) } else { Err(E::custom("not a whole number")) }
             }
         }
         deserializer.deserialize_any(WholeVisitor)
@@ -447,15 +450,16 @@ fn annotation(
         image_id: Whole,
         category_id: Whole,
         bbox: [f64; 4],
+        area: Option<f64>,
         iscrowd: Option<Flag>,
     }
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Flag {
-        Number(u8),
+        Number(f64),
         Bool(bool),
     }
-    let Record { id, image_id, category_id, bbox, iscrowd } = serde_json::from_slice(record)?;
+    let Record { id, image_id, category_id, bbox, area, iscrowd } = serde_json::from_slice(record)?;
     let (Whole(id), Whole(image_id), Whole(category_id)) = (id, image_id, category_id);
     let fault = |problem: String| Fault::Meaning(format!("annotation {id} of image {image_id} {problem}"));
 
@@ -474,11 +478,13 @@ fn annotation(
         return Err(fault(format!("has a `bbox` of negative size: {bbox:?}")));
     }
     let crowd = match iscrowd {
-        None | Some(Flag::Number(0) | Flag::Bool(false)) => false,
-        Some(Flag::Number(1) | Flag::Bool(true)) => true,
+        None | Some(Flag::Number(0.0) | Flag::Bool(false)) => false,
+        Some(Flag::Number(1.0) | Flag::Bool(true)) => true,
         Some(Flag::Number(n)) => return Err(fault(format!("has `iscrowd` {n}; it is 0 or 1"))),
     };
-    Ok(Annotation { id, image, category, bbox: Xywh { x, y, width, height }, crowd, text })
+    let bbox = Xywh { x, y, width, height };
+    let area = area.filter(|a| a.is_finite() && *a >= 0.0).unwrap_or_else(|| bbox.area());
+    Ok(Annotation { id, image, category, bbox, area, crowd, text })
 }
 
 /// Why a record that is well-formed JSON could not be read, in the user's terms: the parser knows
@@ -536,7 +542,7 @@ enum Wanted {
 impl Wanted {
     fn name(&self) -> &'static str {
         match self {
-            Self::Whole => "a whole number that is not negative",
+            Self::Whole => "a whole number, neither negative nor above 2^53",
             Self::Text => "a string",
             Self::FourNumbers => "four numbers: x, y, width, height",
         }
@@ -544,9 +550,7 @@ impl Wanted {
 
     fn is(&self, value: &Value) -> bool {
         match self {
-            Self::Whole => {
-                value.as_u64().is_some() || value.as_f64().is_some_and(|v| v >= 0.0 && v.fract() == 0.0)
-            }
+            Self::Whole => value.as_u64().is_some() || value.as_f64().is_some_and(is_whole),
             Self::Text => value.is_string(),
             Self::FourNumbers => {
                 let numbers = value.as_array();

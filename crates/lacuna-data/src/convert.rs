@@ -2,16 +2,17 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use rayon::prelude::*;
 
 use crate::dataset::{Category, Dataset};
+use crate::decode::{self, ImageSize};
 use crate::error::{Error, Result};
 use crate::layout::{Format, Split};
-use crate::output::{IfExists, NewFolder};
+use crate::output::{IfExists, NewFolder, is_within};
 use crate::{coco, voc, yolo};
 
 /// How the images come into the new layout.
@@ -31,6 +32,8 @@ pub struct Converted {
     pub annotations: usize,
     /// YOLO has no crowd regions: these were left out.
     pub crowds_left_out: usize,
+    /// YOLO's boxes lie in the image: these did not and were left out.
+    pub boxes_left_out: usize,
 }
 
 /// Write splits into a new folder in the layout of `format`:
@@ -49,8 +52,15 @@ pub fn write_folder(
     if_exists: IfExists,
     go_on: &(dyn Fn() -> bool + Sync),
 ) -> Result<Converted> {
+    for split in splits {
+        check_name(&split.name)?;
+        let inputs = std::iter::once(split.path()).chain(split.images().ok());
+        if let Some(input) = inputs.into_iter().find(|input| is_within(input, out)) {
+            return Err(Error::ReplacesInput { path: out.into(), input: input.into() });
+        }
+    }
     let folder = NewFolder::create(out, if_exists)?;
-    let writer = Writer { root: folder.path(), out, images, go_on };
+    let writer = Writer { folder: &folder, images, go_on };
     let mut converted = match format {
         Format::Coco => writer.coco(splits),
         Format::Voc => writer.voc(splits),
@@ -59,15 +69,21 @@ pub fn write_folder(
     folder.finish()?;
     converted.images = splits.iter().map(|s| s.dataset.images().len()).sum();
     let annotations: usize = splits.iter().map(|s| s.dataset.annotations().len()).sum();
-    converted.annotations = annotations - converted.crowds_left_out;
+    converted.annotations = annotations - converted.crowds_left_out - converted.boxes_left_out;
     Ok(converted)
 }
 
+/// A split's name becomes the name of files and folders.
+fn check_name(split: &str) -> Result<()> {
+    let mut parts = Path::new(split).components();
+    match (parts.next(), parts.next()) {
+        (Some(Component::Normal(name)), None) if name == split => Ok(()),
+        _ => Err(Error::NameOutside { name: split.into() }),
+    }
+}
+
 struct Writer<'a> {
-    /// The temporary folder.
-    root: &'a Path,
-    /// What it will be called.
-    out: &'a Path,
+    folder: &'a NewFolder,
     images: Images,
     go_on: &'a (dyn Fn() -> bool + Sync),
 }
@@ -77,14 +93,14 @@ impl Writer<'_> {
         for split in splits {
             self.each_image(split, |image| {
                 let name = &split.dataset.images()[image].file_name;
-                let stays_inside = Path::new(name).components().all(|c| matches!(c, Component::Normal(_)));
-                if !stays_inside {
+                let inside = |part: Component| matches!(part, Component::Normal(_) | Component::CurDir);
+                if !Path::new(name).components().all(inside) {
                     return Err(Error::NameOutside { name: name.clone() });
                 }
                 self.bring(split, image, &Path::new(&split.name).join(name))
             })?;
             let json = format!("annotations/instances_{}.json", split.name);
-            self.file(json.as_ref(), |out| coco::write(&split.dataset, out))?;
+            self.folder.file(json.as_ref(), |out| coco::write(&split.dataset, out))?;
         }
         Ok(Converted::default())
     }
@@ -94,41 +110,58 @@ impl Writer<'_> {
         let mut taken = HashMap::new();
         for split in splits {
             // All splits share a folder.
-            let names = flat_names(&split.dataset, &mut taken)?;
+            let names = flat_names(split, &mut taken)?;
             self.each_image(split, |image| {
                 let name = &names[image];
                 let xml = Path::new("Annotations").join(name).with_extension("xml");
-                self.file(&xml, |out| voc::write(&split.dataset, image, name, out))?;
+                self.folder.file(&xml, |out| voc::write(&split.dataset, image, name, out))?;
                 self.bring(split, image, &Path::new("JPEGImages").join(name))
             })?;
-            self.file(format!("ImageSets/Main/{}.txt", split.name).as_ref(), |out| {
+            self.folder.file(format!("ImageSets/Main/{}.txt", split.name).as_ref(), |out| {
                 names.iter().try_for_each(|n| writeln!(out, "{}", Path::new(n).with_extension("").display()))
             })?;
         }
-        self.file("labels.txt".as_ref(), |out| {
-            categories.iter().try_for_each(|c| writeln!(out, "{}", c.name))
-        })?;
+        let labels = |out: &mut dyn Write| categories.iter().try_for_each(|c| writeln!(out, "{}", c.name));
+        self.folder.file("labels.txt".as_ref(), |out| labels(out))?;
         Ok(Converted::default())
     }
 
     fn yolo(&self, splits: &[Split]) -> Result<Converted> {
         let categories = common_categories(splits)?;
-        let crowds = AtomicUsize::new(0);
+        let (crowds, boxes) = (AtomicUsize::new(0), AtomicUsize::new(0));
         for split in splits {
-            let names = flat_names(&split.dataset, &mut HashMap::new())?;
+            let names = flat_names(split, &mut HashMap::new())?;
             self.each_image(split, |image| {
                 let name = Path::new(&split.name).join(&names[image]);
-                self.file(&Path::new("labels").join(&name).with_extension("txt"), |out| {
-                    let left_out = yolo::write(&split.dataset, image, out)?;
-                    crowds.fetch_add(left_out, Relaxed);
+                let turned = self.turned_by_readers(split, image)?;
+                self.folder.file(&Path::new("labels").join(&name).with_extension("txt"), |out| {
+                    let left_out = yolo::write(&split.dataset, image, turned, out)?;
+                    crowds.fetch_add(left_out.crowds, Relaxed);
+                    boxes.fetch_add(left_out.outside, Relaxed);
                     Ok(())
                 })?;
                 self.bring(split, image, &Path::new("images").join(&name))
             })?;
         }
         let splits: Vec<&str> = splits.iter().map(|s| s.name.as_str()).collect();
-        self.file("data.yaml".as_ref(), |out| yolo::write_description(categories, &splits, out))?;
-        Ok(Converted { crowds_left_out: crowds.into_inner(), ..Converted::default() })
+        self.folder.file("data.yaml".as_ref(), |out| yolo::write_description(categories, &splits, out))?;
+        Ok(Converted {
+            crowds_left_out: crowds.into_inner(),
+            boxes_left_out: boxes.into_inner(),
+            ..Converted::default()
+        })
+    }
+
+    /// The image's size, when its boxes were drawn on the pixels as they are stored but YOLO's
+    /// readers, who have no size to go by, will turn it as its EXIF orientation says.
+    fn turned_by_readers(&self, split: &Split, image: usize) -> Result<Option<ImageSize>> {
+        if self.images == Images::Leave {
+            return Ok(None);
+        }
+        let image = &split.dataset.images()[image];
+        let size = decode::read_size(&split.images()?.join(&image.file_name)).ok();
+        let annotated = (image.width, image.height);
+        Ok(size.filter(|size| size.stored == annotated && size.oriented != annotated))
     }
 
     fn each_image(&self, split: &Split, write: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
@@ -138,41 +171,21 @@ impl Writer<'_> {
         })
     }
 
-    fn file(&self, name: &Path, fill: impl FnOnce(&mut BufWriter<fs::File>) -> io::Result<()>) -> Result<()> {
-        let write = || -> io::Result<()> {
-            let mut out = BufWriter::new(fs::File::create(self.place(name)?)?);
-            fill(&mut out)?;
-            out.flush()
-        };
-        write().map_err(self.failed(name))
-    }
-
     /// Bring an image of a split to this place, as the caller asked.
     fn bring(&self, split: &Split, image: usize, name: &Path) -> Result<()> {
         if self.images == Images::Leave {
             return Ok(());
         }
         let original = split.images()?.join(&split.dataset.images()[image].file_name);
-        let place = self.place(name).map_err(self.failed(name))?;
-        if self.images == Images::HardLink && fs::hard_link(&original, &place).is_ok() {
+        let place = self.folder.place(name).map_err(self.folder.failed(name))?;
+        // A link to a symbolic link would lead nowhere from its new place.
+        let link = || fs::hard_link(original.canonicalize()?, &place);
+        if self.images == Images::HardLink && link().is_ok() {
             return Ok(());
         }
         let mut from = fs::File::open(&original).map_err(Error::read(&original))?;
         let copy = || io::copy(&mut from, &mut fs::File::create(place)?);
-        copy().map(drop).map_err(self.failed(name))
-    }
-
-    /// Where a file of the new folder is for now; the folders above it are made.
-    fn place(&self, name: &Path) -> io::Result<PathBuf> {
-        let place = self.root.join(name);
-        fs::create_dir_all(place.parent().unwrap_or(self.root))?;
-        Ok(place)
-    }
-
-    /// The error for a file: it names the place where the user will look, not the temporary one.
-    fn failed(&self, name: &Path) -> impl FnOnce(io::Error) -> Error {
-        let path = self.out.join(name);
-        |source| Error::Write { path, source }
+        copy().map(drop).map_err(self.folder.failed(name))
     }
 }
 
@@ -189,14 +202,15 @@ fn common_categories(splits: &[Split]) -> Result<&[Category]> {
 
 /// Names without folders, for formats that pair an image with its labels by name. Two images whose
 /// names differ in the ending alone would share a label file.
-fn flat_names(dataset: &Dataset, taken: &mut HashMap<PathBuf, String>) -> Result<Vec<String>> {
+fn flat_names(split: &Split, taken: &mut HashMap<PathBuf, String>) -> Result<Vec<String>> {
+    let dataset: &Dataset = &split.dataset;
     let mut names = Vec::new();
     for image in dataset.images() {
         let name = Path::new(&image.file_name).file_name().unwrap_or_default();
         let label = Path::new(name).with_extension("");
-        if let Some(first) = taken.insert(label.clone(), image.file_name.clone()) {
-            let name = label.display().to_string();
-            return Err(Error::NameClash { first, second: image.file_name.clone(), name });
+        let described = format!("{} ({})", image.file_name, split.name);
+        if let Some(first) = taken.insert(label.clone(), described.clone()) {
+            return Err(Error::NameClash { first, second: described, name: label.display().to_string() });
         }
         names.push(name.to_string_lossy().into_owned());
     }

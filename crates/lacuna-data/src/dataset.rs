@@ -82,6 +82,8 @@ pub struct Annotation {
     /// Index in [`Dataset::categories`].
     pub category: usize,
     pub bbox: Xywh,
+    /// What the file says (of the mask, in COCO), else the box's. It decides between small and large.
+    pub area: f64,
     /// COCO's `iscrowd`: a region of many objects that nobody separated. Never sampled, never
     /// deleted, never trained on as an object.
     pub crowd: bool,
@@ -178,7 +180,11 @@ impl Dataset {
     ///
     /// # Errors
     /// [`Error::UnknownClass`].
+    ///
+    /// # Panics
+    /// When there is no name: a data set has a class.
     pub fn restrict_to(&self, names: &[String]) -> Result<Self> {
+        assert!(!names.is_empty(), "a data set without classes");
         if let Some(unknown) = names.iter().find(|n| !self.categories.iter().any(|c| c.name == **n)) {
             let known = self.categories.iter().map(|c| c.name.clone()).collect();
             return Err(Error::UnknownClass { name: unknown.clone(), known });
@@ -272,7 +278,11 @@ impl Builder {
     }
 
     /// Add an image; its index.
+    ///
+    /// # Panics
+    /// When it has no extent.
     pub fn image(&mut self, file_name: &str, width: u32, height: u32) -> usize {
+        assert!(width > 0 && height > 0, "{file_name} is {width}×{height} pixels");
         let id = self.parts.images.len() as u64 + 1;
         let text = self.text(&ImageRecord { id, file_name, width, height });
         self.parts.images.push(Image { id, file_name: file_name.into(), width, height, text });
@@ -304,7 +314,7 @@ impl Builder {
             iscrowd: u8::from(crowd),
             more,
         });
-        self.parts.annotations.push(Annotation { id, image, category, bbox, crowd, text });
+        self.parts.annotations.push(Annotation { id, image, category, bbox, area: bbox.area(), crowd, text });
     }
 
     fn text(&mut self, record: &impl Serialize) -> Text {
@@ -313,7 +323,10 @@ impl Builder {
         Text { start, len: (self.source.len() - start) as u32 }
     }
 
+    /// # Panics
+    /// When there is no image or no category.
     pub fn finish(mut self) -> Dataset {
+        assert!(!self.parts.images.is_empty() && !self.parts.categories.is_empty(), "an empty data set");
         self.parts.source = Arc::new(self.source);
         self.parts.index()
     }

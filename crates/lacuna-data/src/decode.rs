@@ -15,11 +15,14 @@ use std::error::Error;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Cursor, Read as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use image::metadata::Orientation;
 use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader};
 use memchr::memmem;
+
+use crate::dataset::Xywh;
 
 /// Images of more pixels are refused before anything is allocated for them: a file of a few bytes
 /// can claim any size. 512 MiB of RGB, the size at which Pillow refuses, too.
@@ -84,13 +87,33 @@ impl fmt::Debug for RgbImage {
 pub struct ImageSize {
     pub stored: (u32, u32),
     pub oriented: (u32, u32),
+    orientation: Orientation,
 }
 
 impl ImageSize {
     fn new(stored: (u32, u32), orientation: Orientation) -> Self {
         use Orientation::{Rotate90, Rotate90FlipH, Rotate270, Rotate270FlipH};
-        let turned = matches!(orientation, Rotate90 | Rotate90FlipH | Rotate270 | Rotate270FlipH);
-        Self { stored, oriented: if turned { (stored.1, stored.0) } else { stored } }
+        let on_its_side = matches!(orientation, Rotate90 | Rotate90FlipH | Rotate270 | Rotate270FlipH);
+        Self { stored, oriented: if on_its_side { (stored.1, stored.0) } else { stored }, orientation }
+    }
+
+    /// A box on the stored pixels as a box on the turned ones.
+    pub(crate) fn turned(self, bbox: Xywh) -> Xywh {
+        let (image_width, image_height) = (f64::from(self.stored.0), f64::from(self.stored.1));
+        let Xywh { x, y, width, height } = bbox;
+        let (from_right, from_below) = (image_width - (x + width), image_height - (y + height));
+        let upright = |x, y| Xywh { x, y, width, height };
+        let on_its_side = |x, y| Xywh { x, y, width: height, height: width };
+        match self.orientation {
+            Orientation::NoTransforms => upright(x, y),
+            Orientation::FlipHorizontal => upright(from_right, y),
+            Orientation::Rotate180 => upright(from_right, from_below),
+            Orientation::FlipVertical => upright(x, from_below),
+            Orientation::Rotate90FlipH => on_its_side(y, x),
+            Orientation::Rotate90 => on_its_side(from_below, x),
+            Orientation::Rotate270FlipH => on_its_side(from_below, from_right),
+            Orientation::Rotate270 => on_its_side(y, from_right),
+        }
     }
 
     /// True when [`decode`] gives an image of this size.
@@ -185,6 +208,14 @@ pub struct ImageError {
     pub problem: ImageProblem,
 }
 
+/// What to do about an image that is absent, does not decode, or has another size than its entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnBadImage {
+    Error,
+    /// Go on without it, and say so.
+    Skip,
+}
+
 /// [`decode`] the file at `path`.
 pub fn read(path: &Path, annotated_size: Option<(u32, u32)>) -> Result<RgbImage, ImageError> {
     let image =
@@ -242,7 +273,12 @@ pub fn decode(bytes: &[u8], annotated_size: Option<(u32, u32)>) -> Result<RgbIma
 
     let color = decoder.color_type();
     let mut samples = vec![0; decoder.total_bytes() as usize];
-    decoder.read_image(&mut samples).map_err(|error| DecodeError::broken(format, &error))?;
+    // A decoder that panics on a file must not take a training run with it, nor hide the file's name.
+    let read = AssertUnwindSafe(|| decoder.read_image(&mut samples));
+    match catch_unwind(read) {
+        Ok(read) => read.map_err(|error| DecodeError::broken(format, &error))?,
+        Err(_) => return Err(DecodeError::Broken { format, reason: "its decoder failed".into() }),
+    }
     let image = RgbImage::new(stored.0, stored.1, rgb8(samples, color));
     Ok(turn(image, orientation))
 }
@@ -315,4 +351,34 @@ fn turn(image: RgbImage, orientation: Orientation) -> RgbImage {
     let mut turned = DynamicImage::ImageRgb8(buffer.expect("an RgbImage has all its pixels"));
     turned.apply_orientation(orientation);
     RgbImage::new(turned.width(), turned.height(), turned.into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boxes_turn_with_the_pixels() {
+        let (width, height) = (7u32, 5u32);
+        let bbox = Xywh { x: 1.0, y: 2.0, width: 3.0, height: 2.0 };
+        let inside = |x: u32, y: u32| (1..4).contains(&x) && (2..4).contains(&y);
+        let levels = (0..height).flat_map(|y| (0..width).flat_map(move |x| [u8::from(inside(x, y)); 3]));
+        let image = RgbImage::new(width, height, levels.collect());
+        for code in 1..=8 {
+            let orientation = Orientation::from_exif(code).expect("1 to 8 are orientations");
+            let size = ImageSize::new((width, height), orientation);
+            let turned = turn(image.clone(), orientation);
+            assert_eq!(turned.size(), size.oriented);
+            let lit = |x: u32, y: u32| turned.pixels()[(3 * (y * turned.width() + x)) as usize] == 1;
+            let lit: Vec<(u32, u32)> = (0..turned.height())
+                .flat_map(|y| (0..turned.width()).map(move |x| (x, y)))
+                .filter(|&(x, y)| lit(x, y))
+                .collect();
+            let Xywh { x, y, width, height } = size.turned(bbox);
+            let (first, last) = (lit[0], lit[lit.len() - 1]);
+            let found =
+                (f64::from(first.0), f64::from(first.1), f64::from(last.0 + 1), f64::from(last.1 + 1));
+            assert_eq!((x, y, x + width, y + height), found, "orientation {code}");
+        }
+    }
 }

@@ -20,6 +20,12 @@ pub enum Error {
     #[error("{} exists already", path.display())]
     Exists { path: PathBuf },
 
+    #[error("{} was not made by lacuna and is not replaced", path.display())]
+    NotOurs { path: PathBuf },
+
+    #[error("{} holds {}, which the output is made from", path.display(), input.display())]
+    ReplacesInput { path: PathBuf, input: PathBuf },
+
     /// The text is not of the language it should be in (JSON, XML, YAML, a YOLO line).
     #[error("{}:{line}: {problem}", path.display())]
     Syntax { path: PathBuf, line: usize, problem: String },
@@ -35,11 +41,17 @@ pub enum Error {
     #[error("{} holds no data set in a known layout", path.display())]
     UnknownLayout { path: PathBuf },
 
+    #[error("{} looks like a YOLO data set, but its class names are nowhere", path.display())]
+    NoClasses { path: PathBuf },
+
     #[error("{}: the data set is empty: it has no {what}", path.display())]
     Empty { path: PathBuf, what: &'static str },
 
     #[error("{} has no split `{split}`", path.display())]
     UnknownSplit { path: PathBuf, split: String, known: Vec<String> },
+
+    #[error("{} has two splits named `{split}`", path.display())]
+    RepeatedSplit { path: PathBuf, split: String },
 
     #[error("{} has several splits", path.display())]
     ManySplits { path: PathBuf, known: Vec<String> },
@@ -50,7 +62,7 @@ pub enum Error {
     #[error("images {first} and {second} would both be written as `{name}`")]
     NameClash { first: String, second: String, name: String },
 
-    #[error("the file name `{name}` leads out of the data set's folder")]
+    #[error("`{name}` cannot be the name of a file in the new folder: it leads elsewhere")]
     NameOutside { name: String },
 
     #[error("the splits `{first}` and `{second}` have different classes, which this format cannot have")]
@@ -102,6 +114,23 @@ impl Error {
                 Some(close) => format!("did you mean `{close}`?"),
                 None => format!("its classes are {}", list(known)),
             }),
+            Self::NoClasses { .. } => {
+                Some("they are in a `data.yaml` (`names: [...]`) or, a line each, in a `classes.txt`".into())
+            }
+            Self::NotOurs { .. } => Some("delete it yourself, or choose another name".into()),
+            Self::ReplacesInput { .. } => Some("choose another name".into()),
+            Self::RepeatedSplit { .. } => {
+                Some("name the annotation file itself instead of the folder".into())
+            }
+            Self::NameOutside { .. } => {
+                Some("correct the `file_name`, or the split's name, in the annotation files".into())
+            }
+            Self::NameClash { .. } => {
+                Some("rename one of the images, or convert one split at a time with `--split`".into())
+            }
+            Self::ClassesDiffer { .. } => {
+                Some("`--classes` restricts both to the classes that they share".into())
+            }
             Self::NoImages { tried, .. } => {
                 let tried: Vec<_> = tried.iter().map(|p| p.display().to_string()).collect();
                 Some(format!("name it with `--images DIR`; tried {}", list(&tried)))

@@ -1,11 +1,13 @@
 //! Data sets as people have them on disk: which format a path holds, which splits, and where the
 //! images are.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::dataset::Dataset;
+use crate::decode::{ImageError, OnBadImage};
 use crate::error::{Error, Result};
 use crate::{coco, voc, yolo};
 
@@ -40,7 +42,29 @@ struct SplitFiles {
 enum Files {
     Coco { annotations: PathBuf },
     Voc { folders: voc::Folders, list: Option<PathBuf> },
-    Yolo { names: Vec<String>, root: PathBuf, places: Vec<PathBuf> },
+    Yolo { yaml: YoloClasses, places: yolo::Places },
+}
+
+/// What a YOLO split shares with the others.
+#[derive(Clone, Debug)]
+struct YoloClasses {
+    names: Vec<String>,
+    key_points: bool,
+}
+
+/// How a split is to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadOptions<'a> {
+    /// Where the images are, if not beside the annotations.
+    pub images: Option<&'a Path>,
+    /// Images are looked at for their size where the annotations do not have it (YOLO, some VOC).
+    pub on_bad_image: OnBadImage,
+}
+
+impl Default for ReadOptions<'_> {
+    fn default() -> Self {
+        Self { images: None, on_bad_image: OnBadImage::Error }
+    }
 }
 
 /// A split that has been read.
@@ -48,6 +72,8 @@ enum Files {
 pub struct Split {
     pub name: String,
     pub dataset: Dataset,
+    /// Images that are not in the data set because they cannot be used.
+    pub skipped: Vec<ImageError>,
     path: PathBuf,
     images: ImageFolder,
 }
@@ -60,6 +86,11 @@ enum ImageFolder {
 }
 
 impl Split {
+    /// The file or folder that the annotations are from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The folder that the images' `file_name`s start from.
     ///
     /// # Errors
@@ -72,18 +103,14 @@ impl Split {
             }
         }
     }
-
-    /// Take the images from this folder instead.
-    pub fn set_images(&mut self, folder: PathBuf) {
-        self.images = ImageFolder::Found(folder);
-    }
 }
 
 impl Layout {
     /// Find out what is at `path`: a COCO JSON file, a `data.yaml`, or a folder.
     ///
     /// # Errors
-    /// [`Error::UnknownLayout`], [`Error::Read`], or what is wrong with a `data.yaml`.
+    /// [`Error::UnknownLayout`], [`Error::RepeatedSplit`], [`Error::Read`], or what is wrong with a
+    /// `data.yaml`.
     pub fn detect(path: &Path) -> Result<Self> {
         let metadata = fs::metadata(path).map_err(Error::read(path))?;
         let (format, splits) = if metadata.is_file() {
@@ -94,6 +121,10 @@ impl Layout {
         } else {
             folder_splits(path)?.ok_or_else(|| Error::UnknownLayout { path: path.into() })?
         };
+        let mut names = HashSet::new();
+        if let Some(twice) = splits.iter().find(|s| !names.insert(s.name.as_str())) {
+            return Err(Error::RepeatedSplit { path: path.into(), split: twice.name.clone() });
+        }
         Ok(Self { format, path: path.into(), splits })
     }
 
@@ -105,7 +136,7 @@ impl Layout {
     ///
     /// # Errors
     /// [`Error::UnknownSplit`], [`Error::ManySplits`], or what is wrong with the files.
-    pub fn read(&self, split: Option<&str>) -> Result<Split> {
+    pub fn read(&self, split: Option<&str>, options: ReadOptions) -> Result<Split> {
         let known = || self.split_names();
         let chosen = match (split, self.splits.as_slice()) {
             (None, [only]) => only,
@@ -114,22 +145,30 @@ impl Layout {
                 Error::UnknownSplit { path: self.path.clone(), split: name.into(), known: known() }
             })?,
         };
-        let (dataset, path, images) = match &chosen.files {
+        let ReadOptions { images, on_bad_image } = options;
+        let named = images.map(|folder| ImageFolder::Found(folder.into()));
+        let (path, images, (dataset, skipped)) = match &chosen.files {
             Files::Coco { annotations } => {
                 let dataset = coco::read(annotations)?;
-                let images = coco_images(annotations, &dataset);
-                (dataset, annotations, images)
+                let images = named.unwrap_or_else(|| coco_images(annotations, &dataset));
+                (annotations.clone(), images, (dataset, Vec::new()))
             }
             Files::Voc { folders, list } => {
-                let stems = list.as_deref().map(listed_stems).transpose()?;
-                let dataset = voc::read(folders, stems.as_deref())?;
-                (dataset, &folders.annotations, ImageFolder::Found(folders.images.clone()))
+                let mut folders = folders.clone();
+                if let Some(named) = images {
+                    folders.images = named.into();
+                }
+                let listed = list.as_deref().map(lines_of).transpose()?;
+                let read = voc::read(&folders, listed.as_deref(), on_bad_image)?;
+                (folders.annotations, ImageFolder::Found(folders.images), read)
             }
-            Files::Yolo { names, root, places } => {
-                (yolo::read(names, root, places)?, root, ImageFolder::Found(root.clone()))
+            Files::Yolo { yaml, places } => {
+                let read = yolo::read(&yaml.names, yaml.key_points, places, on_bad_image)?;
+                let images = named.unwrap_or_else(|| ImageFolder::Found(places.root.clone()));
+                (places.root.clone(), images, read)
             }
         };
-        Ok(Split { name: chosen.name.clone(), dataset, path: path.clone(), images })
+        Ok(Split { name: chosen.name.clone(), dataset, skipped, path, images })
     }
 }
 
@@ -137,7 +176,12 @@ impl Layout {
 pub(crate) fn files_of(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
+    // Symbolic links can lead round in a circle.
+    let mut seen = HashSet::new();
     while let Some(folder) = folders.pop() {
+        if !seen.insert(folder.canonicalize().map_err(Error::read(&folder))?) {
+            continue;
+        }
         for path in entries(&folder)? {
             if path.is_dir() {
                 folders.push(path);
@@ -165,15 +209,48 @@ fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn folder_splits(folder: &Path) -> Result<Option<(Format, Vec<SplitFiles>)>> {
-    let entries = entries(folder)?;
-    let files =
-        |ending: &'static str| entries.iter().filter(move |p| p.is_file() && extension(p) == ending).cloned();
+/// The name of a folder, also when it is called `.`.
+fn folder_name(folder: &Path) -> String {
+    let resolved = folder.canonicalize().unwrap_or_else(|_| folder.into());
+    resolved.file_name().map_or_else(|| "all".into(), |name| name.to_string_lossy().into_owned())
+}
 
-    if folder.join("Annotations").is_dir() {
+/// The lines of a list, each once.
+fn lines_of(list: &Path) -> Result<Vec<String>> {
+    let text = fs::read_to_string(list).map_err(Error::read(list))?;
+    let mut seen = HashSet::new();
+    let lines = text.lines().map(str::trim).filter(|l| !l.is_empty() && seen.insert(l.to_owned()));
+    Ok(lines.map(str::to_owned).collect())
+}
+
+/// The first layout that a folder has the signs of. Annotation files come before label folders:
+/// COCO's own folder often has YOLO's labels beside it.
+fn folder_splits(folder: &Path) -> Result<Option<(Format, Vec<SplitFiles>)>> {
+    if folder.join("Annotations").is_dir() && !files_of(&folder.join("Annotations"), &["xml"])?.is_empty() {
         return Ok(Some((Format::Voc, voc_splits(folder)?)));
     }
-    let mut yamls: Vec<PathBuf> = files("yaml").chain(files("yml")).collect();
+    let entries = entries(folder)?;
+    let files = |endings: &'static [&str]| {
+        entries.iter().filter(move |p| p.is_file() && endings.contains(&extension(p).as_str())).cloned()
+    };
+    let folders =
+        || std::iter::once(folder).chain(entries.iter().filter(|p| p.is_dir()).map(PathBuf::as_path));
+    let coco = |files: Vec<PathBuf>| {
+        (!files.is_empty()).then(|| (Format::Coco, files.into_iter().map(coco_split).collect()))
+    };
+
+    let mut annotations = Vec::new();
+    if folder.join("annotations").is_dir() {
+        let all = self::entries(&folder.join("annotations"))?.into_iter().filter(|p| extension(p) == "json");
+        let (instances, others): (Vec<_>, Vec<_>) = all.partition(|p| stem(p).starts_with("instances_"));
+        annotations.extend(if instances.is_empty() { others } else { instances });
+    }
+    annotations.extend(folders().map(|split| split.join(ROBOFLOW)).filter(|file| file.is_file()));
+    if let Some(found) = coco(annotations) {
+        return Ok(Some(found));
+    }
+
+    let mut yamls: Vec<PathBuf> = files(&["yaml", "yml"]).filter(|p| names_classes(p)).collect();
     yamls.sort_by_key(|p| stem(p) != "data");
     if let Some(yaml) = yamls.first() {
         return Ok(Some((Format::Yolo, yolo_splits(yaml)?)));
@@ -181,43 +258,27 @@ fn folder_splits(folder: &Path) -> Result<Option<(Format, Vec<SplitFiles>)>> {
     if folder.join("labels").is_dir() || folder.join("classes.txt").is_file() {
         return Ok(Some((Format::Yolo, yolo_splits_without_yaml(folder)?)));
     }
+    if let Some(found) = coco(files(&["json"]).collect()) {
+        return Ok(Some(found));
+    }
 
-    let mut coco = Vec::new();
-    let inner = folder.join("annotations");
-    if inner.is_dir() {
-        let all = files_of(&inner, &["json"])?;
-        let instances = all.iter().filter(|p| stem(p).starts_with("instances_")).cloned();
-        let instances: Vec<PathBuf> = instances.collect();
-        coco.extend(if instances.is_empty() { all } else { instances });
-    }
-    for split in std::iter::once(folder.to_path_buf()).chain(entries.iter().filter(|p| p.is_dir()).cloned()) {
-        let file = split.join(ROBOFLOW);
-        if file.is_file() {
-            coco.push(file);
-        }
-    }
-    if coco.is_empty() {
-        coco.extend(files("json"));
-    }
-    if !coco.is_empty() {
-        return Ok(Some((Format::Coco, coco.into_iter().map(coco_split).collect())));
-    }
     // Roboflow's VOC layout: images and XML files side by side, a folder per split.
-    let mut voc = Vec::new();
-    for split in std::iter::once(folder).chain(entries.iter().filter(|p| p.is_dir()).map(PathBuf::as_path)) {
-        if self::entries(split)?.iter().any(|p| extension(p) == "xml") {
-            let folders = voc::Folders { annotations: split.into(), images: split.into(), labels: None };
-            let name = split.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            voc.push(SplitFiles { name, files: Files::Voc { folders, list: None } });
-        }
-    }
+    let has_xml =
+        |folder: &&Path| self::entries(folder).is_ok_and(|e| e.iter().any(|p| extension(p) == "xml"));
+    let with_xml: Vec<PathBuf> = folders().filter(has_xml).map(Path::to_path_buf).collect();
+    let voc = with_xml.iter().map(|split| {
+        let siblings = with_xml.iter().filter(|other| *other != split).cloned().collect();
+        let folders =
+            voc::Folders { annotations: split.clone(), images: split.clone(), siblings, labels: None };
+        SplitFiles { name: folder_name(split), files: Files::Voc { folders, list: None } }
+    });
+    let voc: Vec<SplitFiles> = voc.collect();
     Ok((!voc.is_empty()).then_some((Format::Voc, voc)))
 }
 
 fn coco_split(annotations: PathBuf) -> SplitFiles {
     let name = if annotations.file_name().is_some_and(|n| n == ROBOFLOW) {
-        let folder = annotations.parent().and_then(Path::file_name);
-        folder.unwrap_or_default().to_string_lossy().into_owned()
+        folder_name(annotations.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))
     } else {
         let stem = stem(&annotations);
         stem.strip_prefix("instances_").unwrap_or(&stem).into()
@@ -225,21 +286,40 @@ fn coco_split(annotations: PathBuf) -> SplitFiles {
     SplitFiles { name, files: Files::Coco { annotations } }
 }
 
-/// The folder of the images of a COCO file: the first likely one that has the first image.
+/// The folder of the images of a COCO file: of the likely ones, the one that has most of a few
+/// images.
 fn coco_images(annotations: &Path, dataset: &Dataset) -> ImageFolder {
-    let here = annotations.parent().unwrap_or(Path::new(""));
+    let absolute = std::path::absolute(annotations).unwrap_or_else(|_| annotations.into());
+    let here = absolute.parent().unwrap_or(Path::new("/"));
     let stem = stem(annotations);
     let split = stem.strip_prefix("instances_").unwrap_or(&stem);
-    let mut tried = vec![here.join("images").join(split), here.join("images"), here.join(split), here.into()];
+    // `train_sparse` is an annotation of the images of `train`.
+    let parts = std::iter::successors(Some(split), |s| s.rfind(['_', '-']).map(|at| &s[..at]));
+    let mut tried = Vec::new();
+    let mut look_in = |folder: &Path| {
+        for part in parts.clone() {
+            tried.extend([folder.join(part), folder.join("images").join(part)]);
+        }
+        tried.extend([folder.join("images"), folder.into()]);
+    };
     if here.file_name().is_some_and(|n| n == "annotations") {
-        let above = here.parent().unwrap_or(Path::new(""));
-        tried.splice(
-            0..0,
-            [above.join(split), above.join("images").join(split), above.join("images"), above.into()],
-        );
+        look_in(here.parent().unwrap_or(Path::new("/")));
     }
-    match tried.iter().find(|folder| folder.join(&dataset.images()[0].file_name).is_file()) {
-        Some(folder) => ImageFolder::Found(folder.clone()),
+    look_in(here);
+
+    const LOOK_AT: usize = 16;
+    let step = dataset.images().len().div_ceil(LOOK_AT);
+    let some: Vec<&str> = dataset.images().iter().step_by(step).map(|i| i.file_name.as_str()).collect();
+    let found = |folder: &Path| some.iter().filter(|name| folder.join(name).is_file()).count();
+    let mut best: Option<(usize, &PathBuf)> = None;
+    for folder in &tried {
+        let n = found(folder);
+        if n > best.map_or(0, |(most, _)| most) {
+            best = Some((n, folder));
+        }
+    }
+    match best {
+        Some((_, folder)) => ImageFolder::Found(folder.clone()),
         None => ImageFolder::NotFound { tried },
     }
 }
@@ -249,15 +329,14 @@ fn voc_splits(root: &Path) -> Result<Vec<SplitFiles>> {
     let folders = voc::Folders {
         annotations: root.join("Annotations"),
         images: root.join("JPEGImages"),
+        siblings: Vec::new(),
         labels: labels.is_file().then_some(labels),
     };
     let sets = root.join("ImageSets").join("Main");
     let mut lists = Vec::new();
     if sets.is_dir() {
-        for list in entries(&sets)? {
-            // `aeroplane_train.txt` and its like say for each image whether the class is in it.
-            let text = fs::read_to_string(&list).map_err(Error::read(&list))?;
-            if extension(&list) == "txt" && text.lines().all(|l| l.split_whitespace().count() <= 1) {
+        for list in entries(&sets)?.into_iter().filter(|p| extension(p) == "txt") {
+            if !tells_of_a_class(&lines_of(&list)?, &folders.annotations) {
                 lists.push(list);
             }
         }
@@ -277,40 +356,52 @@ fn voc_splits(root: &Path) -> Result<Vec<SplitFiles>> {
     Ok(lists.into_iter().map(split).collect())
 }
 
-fn listed_stems(list: &Path) -> Result<Vec<String>> {
-    let text = fs::read_to_string(list).map_err(Error::read(list))?;
-    Ok(text.lines().map(|l| l.trim().to_owned()).filter(|l| !l.is_empty()).collect())
+/// `aeroplane_train.txt` and its like say for each image whether the class is in it: -1, 0 or 1. A
+/// name can end so, too; then there is a file of that name.
+fn tells_of_a_class(lines: &[String], annotations: &Path) -> bool {
+    let says = |line: &String| {
+        let last = line.rsplit_once(char::is_whitespace).map(|(_, last)| last);
+        matches!(last, Some("-1" | "0" | "1")) && !annotations.join(format!("{line}.xml")).exists()
+    };
+    !lines.is_empty() && lines.iter().all(says)
+}
+
+/// Whether a YAML file is a YOLO data set's, and not some tool's configuration.
+fn names_classes(yaml: &Path) -> bool {
+    fs::read_to_string(yaml).is_ok_and(|text| text.lines().any(|line| line.starts_with("names")))
 }
 
 fn yolo_splits(yaml: &Path) -> Result<Vec<SplitFiles>> {
     let text = fs::read_to_string(yaml).map_err(Error::read(yaml))?;
-    let description = yolo::parse_description(&text, yaml)?;
+    let yolo::Description { names, key_points, path, splits: described } =
+        yolo::parse_description(&text, yaml)?;
     let here = yaml.parent().unwrap_or(Path::new(""));
-    let base = description.path.map(|p| here.join(p)).filter(|p| p.is_dir()).unwrap_or_else(|| here.into());
+    let base = path.map(|p| here.join(p)).filter(|p| p.is_dir()).unwrap_or_else(|| here.into());
     let mut splits = Vec::new();
-    for (name, places) in description.splits {
-        let found: Vec<PathBuf> = places.iter().filter_map(|place| yolo_place(&base, here, place)).collect();
-        if found.is_empty() {
-            if matches!(name.as_str(), "train" | "val") {
-                let problem = format!("`{name}: {}` names no folder of images", places[0].display());
-                return Err(Error::Invalid { path: yaml.into(), line: line_of(&text, &name), problem });
-            }
-            // Files often name a test split that was never made, and have keys of their tool's own.
+    // Files often name a split that was never made, and have keys of their tool's own.
+    let mut nowhere = None;
+    for (name, places) in described {
+        let images: Vec<PathBuf> = places.iter().filter_map(|place| yolo_place(&base, here, place)).collect();
+        if images.is_empty() {
+            nowhere = nowhere.or(Some((name, places)));
             continue;
         }
-        let root = match found.as_slice() {
+        let root = match images.as_slice() {
             [one] if one.is_dir() => one.clone(),
             _ => base.clone(),
         };
-        splits.push(SplitFiles {
-            name,
-            files: Files::Yolo { names: description.names.clone(), root, places: found },
-        });
+        let yaml = YoloClasses { names: names.clone(), key_points };
+        splits.push(SplitFiles { name, files: Files::Yolo { yaml, places: yolo::Places { root, images } } });
     }
-    if splits.is_empty() {
-        return Err(Error::Empty { path: yaml.into(), what: "splits (`train`, `val` or `test`)" });
+    match (splits.is_empty(), nowhere) {
+        (false, _) => Ok(splits),
+        (true, None) => Err(Error::Empty { path: yaml.into(), what: "splits (`train`, `val` or `test`)" }),
+        (true, Some((name, places))) => {
+            let line = 1 + text.lines().position(|l| l.trim_start().starts_with(&name)).unwrap_or(0);
+            let problem = format!("`{name}: {}` names no folder of images", places[0].display());
+            Err(Error::Invalid { path: yaml.into(), line, problem })
+        }
     }
-    Ok(splits)
 }
 
 /// A split's folder as `data.yaml` names it. Roboflow's files say `../train/images` for what is
@@ -320,24 +411,23 @@ fn yolo_place(base: &Path, here: &Path, place: &Path) -> Option<PathBuf> {
     [base.join(place), here.join(place), here.join(beside)].into_iter().find(|p| p.exists())
 }
 
-fn line_of(text: &str, key: &str) -> usize {
-    1 + text.lines().position(|l| l.trim_start().starts_with(key)).unwrap_or(0)
-}
-
 fn yolo_splits_without_yaml(folder: &Path) -> Result<Vec<SplitFiles>> {
-    let names = [folder.join("classes.txt"), folder.join("labels").join("classes.txt")];
-    let Some(list) = names.iter().find(|p| p.is_file()) else {
-        return Err(Error::Read { path: names[0].clone(), source: io::ErrorKind::NotFound.into() });
+    let lists = [folder.join("classes.txt"), folder.join("labels").join("classes.txt")];
+    let Some(list) = lists.iter().find(|p| p.is_file()) else {
+        return Err(Error::NoClasses { path: folder.into() });
     };
-    let names = listed_stems(list)?;
+    let yaml = YoloClasses { names: lines_of(list)?, key_points: false };
+    if yaml.names.is_empty() {
+        return Err(Error::Empty { path: list.clone(), what: "categories" });
+    }
     let images = if folder.join("images").is_dir() { folder.join("images") } else { folder.into() };
     let mut roots: Vec<PathBuf> = entries(&images)?.into_iter().filter(|p| p.is_dir()).collect();
     if roots.is_empty() || images == *folder {
         roots = vec![images];
     }
     let split = |root: PathBuf| SplitFiles {
-        name: root.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        files: Files::Yolo { names: names.clone(), places: vec![root.clone()], root },
+        name: folder_name(&root),
+        files: Files::Yolo { yaml: yaml.clone(), places: yolo::Places { images: vec![root.clone()], root } },
     };
     Ok(roots.into_iter().map(split).collect())
 }

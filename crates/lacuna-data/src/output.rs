@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::{Builder, TempDir};
+use tempfile::{Builder, NamedTempFile, TempDir};
 
 use crate::error::{Error, Result};
 
@@ -18,20 +18,84 @@ pub enum IfExists {
 }
 
 impl IfExists {
+    /// What `--force` means.
+    pub fn forced(force: bool) -> Self {
+        if force { Self::Replace } else { Self::Refuse }
+    }
+
     /// Whether `path` can be written, as far as can be told before the work is done.
     ///
     /// # Errors
-    /// [`Error::Exists`], or [`Error::Write`] when there is no folder to write into.
+    /// [`Error::Exists`], or [`Error::Write`] when there is no folder to write into or something
+    /// that is neither a file nor a folder has this name.
     pub fn check(self, path: &Path) -> Result<()> {
-        if self == Self::Refuse && path.symlink_metadata().is_ok() {
-            return Err(Error::Exists { path: path.into() });
+        if let Ok(there) = path.symlink_metadata() {
+            let special = path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir());
+            if special || (there.is_symlink() && path.is_dir()) {
+                let source = io::Error::other("it is not an ordinary file or folder");
+                return Err(Error::Write { path: path.into(), source });
+            }
+            if self == Self::Refuse {
+                return Err(Error::Exists { path: path.into() });
+            }
         }
         fs::metadata(parent(path)).map_err(Error::write(path)).map(drop)
     }
 }
 
-/// Write a file. When `fill` fails, or the process ends before it is done, `path` is as it was
-/// before.
+/// A file that is being written. Dropped without [`finish`](Self::finish), it is deleted.
+pub struct NewFile {
+    temporary: NamedTempFile,
+    path: PathBuf,
+    if_exists: IfExists,
+}
+
+impl NewFile {
+    /// Write the whole content under a temporary name.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], or [`Error::Write`] with this path.
+    pub fn write(
+        path: &Path,
+        if_exists: IfExists,
+        fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
+    ) -> Result<Self> {
+        if_exists.check(path)?;
+        if path.is_dir() {
+            return Err(Error::Write { path: path.into(), source: io::ErrorKind::IsADirectory.into() });
+        }
+        let fill_temporary = || -> io::Result<NamedTempFile> {
+            let temporary = ordinary(0o666).tempfile_in(parent(path))?;
+            let mut out = BufWriter::with_capacity(1 << 20, temporary.as_file());
+            fill(&mut out)?;
+            out.flush()?;
+            drop(out);
+            temporary.as_file().sync_all()?;
+            Ok(temporary)
+        };
+        let temporary = fill_temporary().map_err(Error::write(path))?;
+        Ok(Self { temporary, path: path.into(), if_exists })
+    }
+
+    /// Give the file its name.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] or [`Error::Write`].
+    pub fn finish(self) -> Result<()> {
+        let Self { temporary, path, if_exists } = self;
+        let renamed = match if_exists {
+            IfExists::Refuse => temporary.persist_noclobber(&path),
+            IfExists::Replace => temporary.persist(&path),
+        };
+        renamed.map(drop).map_err(|e| match e.error.kind() {
+            io::ErrorKind::AlreadyExists => Error::Exists { path },
+            _ => Error::Write { path, source: e.error },
+        })
+    }
+}
+
+/// Write a file and give it its name. When that fails, or the process ends before it is done,
+/// `path` is as it was before.
 ///
 /// # Errors
 /// [`Error::Exists`], or [`Error::Write`] with this path.
@@ -40,28 +104,12 @@ pub fn write_file(
     if_exists: IfExists,
     fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
 ) -> Result<()> {
-    if_exists.check(path)?;
-    if path.is_dir() {
-        return Err(Error::Write { path: path.into(), source: io::ErrorKind::IsADirectory.into() });
-    }
-    let fill_and_rename = || -> io::Result<()> {
-        let temporary = ordinary(0o666).tempfile_in(parent(path))?;
-        let mut out = BufWriter::with_capacity(1 << 20, temporary.as_file());
-        fill(&mut out)?;
-        out.flush()?;
-        drop(out);
-        temporary.as_file().sync_all()?;
-        let renamed = match if_exists {
-            IfExists::Refuse => temporary.persist_noclobber(path),
-            IfExists::Replace => temporary.persist(path),
-        };
-        renamed.map(drop).map_err(|e| e.error)
-    };
-    fill_and_rename().map_err(|source| match source.kind() {
-        io::ErrorKind::AlreadyExists => Error::Exists { path: path.into() },
-        _ => Error::Write { path: path.into(), source },
-    })
+    NewFile::write(path, if_exists, fill)?.finish()
 }
+
+/// The file in a folder that says that lacuna made it. Only such a folder, or an empty one, is ever
+/// replaced: whatever else is in a folder cannot have been made by the command that replaces it.
+const MARK: &str = ".lacuna";
 
 /// A folder that is being filled. Dropped without [`finish`](Self::finish), it is deleted.
 pub struct NewFolder {
@@ -72,19 +120,57 @@ pub struct NewFolder {
 
 impl NewFolder {
     /// # Errors
-    /// [`Error::Exists`], or [`Error::Write`] with this path.
+    /// [`Error::Exists`], [`Error::NotOurs`], or [`Error::Write`] with this path.
     pub fn create(path: &Path, if_exists: IfExists) -> Result<Self> {
         if_exists.check(path)?;
         if path.is_file() {
             return Err(Error::Write { path: path.into(), source: io::ErrorKind::NotADirectory.into() });
         }
-        let temporary = ordinary(0o777).tempdir_in(parent(path)).map_err(Error::write(path))?;
+        if path.is_dir() && !path.join(MARK).exists() {
+            let is_empty = fs::read_dir(path).map_err(Error::write(path))?.next().is_none();
+            if !is_empty {
+                return Err(Error::NotOurs { path: path.into() });
+            }
+        }
+        let create = || -> io::Result<TempDir> {
+            let temporary = ordinary(0o777).tempdir_in(parent(path))?;
+            fs::write(temporary.path().join(MARK), "lacuna made this folder; `--force` may replace it.\n")?;
+            Ok(temporary)
+        };
+        let temporary = create().map_err(Error::write(path))?;
         Ok(Self { temporary, path: path.into(), if_exists })
     }
 
     /// Where to write for now.
     pub fn path(&self) -> &Path {
         self.temporary.path()
+    }
+
+    /// The error for a file of this folder. It names the place where the user will look, not the
+    /// temporary one.
+    pub fn failed(&self, name: &Path) -> impl FnOnce(io::Error) -> Error + use<> {
+        let path = self.path.join(name);
+        |source| Error::Write { path, source }
+    }
+
+    /// Write a file of this folder; the folders above it are made.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn file(&self, name: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
+        let write = || -> io::Result<()> {
+            let mut out = BufWriter::new(File::create(self.place(name)?)?);
+            fill(&mut out)?;
+            out.flush()
+        };
+        write().map_err(self.failed(name))
+    }
+
+    /// Where a file of this folder is for now; the folders above it are made.
+    pub(crate) fn place(&self, name: &Path) -> io::Result<PathBuf> {
+        let place = self.path().join(name);
+        fs::create_dir_all(place.parent().unwrap_or(self.path()))?;
+        Ok(place)
     }
 
     /// Give the folder its name. What was there before is deleted only after that.
@@ -95,18 +181,21 @@ impl NewFolder {
         let Self { temporary, path, if_exists } = self;
         if_exists.check(&path)?;
         let swap = || -> io::Result<()> {
-            // Set the old one aside under a temporary folder, which deletes it when dropped.
-            let aside = Builder::new().prefix(".lacuna-old-").tempdir_in(parent(&path))?;
-            let old = aside.path().join("old");
-            let existed = path.exists();
-            if existed {
+            if !path.exists() {
+                fs::rename(temporary.path(), &path)?;
+            } else {
+                // Not a `TempDir`: if both renames fail, the old folder must outlive this function.
+                let aside = Builder::new().prefix(".lacuna-old-").tempdir_in(parent(&path))?.keep();
+                let old = aside.join("old");
                 fs::rename(&path, &old)?;
-            }
-            if let Err(error) = fs::rename(temporary.path(), &path) {
-                if existed {
-                    fs::rename(&old, &path)?;
+                if let Err(error) = fs::rename(temporary.path(), &path) {
+                    fs::rename(&old, &path).map_err(|_| {
+                        io::Error::other(format!("{error}; what was there is now {}", old.display()))
+                    })?;
+                    fs::remove_dir(&aside)?;
+                    return Err(error);
                 }
-                return Err(error);
+                fs::remove_dir_all(&aside)?;
             }
             // It is no longer where the temporary folder's owner would delete it.
             let _ = temporary.keep();
@@ -114,6 +203,23 @@ impl NewFolder {
         };
         swap().map_err(Error::write(&path))
     }
+}
+
+/// Whether two paths name the same place, be there something or not.
+pub fn same_place(a: &Path, b: &Path) -> bool {
+    let resolve = |path: &Path| -> io::Result<PathBuf> {
+        path.canonicalize().or_else(|_| {
+            let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+            Ok(parent(path).canonicalize()?.join(name))
+        })
+    };
+    a == b || matches!((resolve(a), resolve(b)), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Whether `path` is `folder` or in it.
+pub(crate) fn is_within(path: &Path, folder: &Path) -> bool {
+    let resolved = folder.canonicalize().and_then(|folder| Ok((folder, path.canonicalize()?)));
+    resolved.is_ok_and(|(folder, path)| path.starts_with(folder))
 }
 
 /// The folder that `path` is in.

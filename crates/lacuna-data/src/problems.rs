@@ -55,6 +55,11 @@ pub enum Problem {
         first: u64,
         name: String,
     },
+    /// A file of the data set that is not in it, because its size could not be read.
+    UnreadableImage {
+        path: String,
+        reason: String,
+    },
     /// Found only when the image files are looked at.
     BadImage {
         image: u64,
@@ -75,6 +80,7 @@ impl Problem {
             Self::RepeatedFileName { .. } => "file names that are there twice",
             Self::CategoryWithoutBoxes { .. } => "categories without boxes",
             Self::RepeatedCategoryName { .. } => "category names that are there twice",
+            Self::UnreadableImage { .. } => "images left out because they cannot be read",
             Self::BadImage { .. } => "images that cannot be used",
         }
     }
@@ -107,6 +113,7 @@ impl fmt::Display for Problem {
             Self::RepeatedCategoryName { category, first, name } => {
                 write!(f, "category {category} has the name of category {first}, {name}")
             }
+            Self::UnreadableImage { path, reason } => write!(f, "{path} {reason}"),
             Self::BadImage { image, file_name, reason } => write!(f, "image {image} ({file_name}) {reason}"),
         }
     }
@@ -119,7 +126,7 @@ pub fn problems(dataset: &Dataset) -> Vec<Problem> {
     let mut found: Vec<Problem> = boxes.collect();
     let mut names: HashMap<&str, u64> = HashMap::new();
     for (index, image) in dataset.images().iter().enumerate() {
-        if dataset.indices_of(index).is_empty() {
+        if dataset.annotations_of(index).all(|a| a.crowd) {
             found.push(Problem::ImageWithoutBoxes { image: image.id, file_name: image.file_name.clone() });
         }
         if let Some(first) = names.insert(&image.file_name, image.id) {
@@ -127,7 +134,8 @@ pub fn problems(dataset: &Dataset) -> Vec<Problem> {
             found.push(Problem::RepeatedFileName { image: image.id, first, file_name });
         }
     }
-    let used: HashSet<usize> = dataset.annotations().iter().map(|a| a.category).collect();
+    let used: HashSet<usize> =
+        dataset.annotations().iter().filter(|a| !a.crowd).map(|a| a.category).collect();
     let mut names: HashMap<&str, u64> = HashMap::new();
     for (index, category) in dataset.categories().iter().enumerate() {
         if !used.contains(&index) {
@@ -146,15 +154,16 @@ fn box_problems(dataset: &Dataset, index: usize) -> Vec<Problem> {
     let image = &dataset.images()[index];
     let mut found = Vec::new();
     let mut seen: HashMap<[u64; 5], u64> = HashMap::new();
-    for &Annotation { id, category, bbox: Xywh { x, y, width, height }, .. } in dataset.annotations_of(index)
-    {
+    for &Annotation { id, category, bbox, .. } in dataset.annotations_of(index) {
+        let Xywh { x, y, width, height } = bbox;
         let (annotation, image_id) = (id, image.id);
         let (image_width, image_height) = (f64::from(image.width), f64::from(image.height));
         // Files round coordinates: COCO's own go over the border by some hundredths of a pixel.
         const ROUNDING: f64 = 0.05;
         let within = |low: f64, size: f64, limit: f64| low >= -ROUNDING && low + size <= limit + ROUNDING;
         let outside = |low: f64, size: f64, limit: f64| low + size <= 0.0 || low >= limit;
-        if width == 0.0 || height == 0.0 {
+        // As trained on, that is in f32: a box of a millionth of a pixel has no size there.
+        if bbox.to_box().is_degenerate() {
             found.push(Problem::ZeroSizeBox { annotation, image: image_id });
         } else if outside(x, width, image_width) || outside(y, height, image_height) {
             found.push(Problem::BoxOutside { annotation, image: image_id });

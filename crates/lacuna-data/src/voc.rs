@@ -12,11 +12,11 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
-use roxmltree::{Document, Node};
+use roxmltree::{Document, Node, ParsingOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::dataset::{Builder, Dataset, Image, Xywh};
-use crate::decode;
+use crate::decode::{self, ImageError, OnBadImage};
 use crate::error::{Error, Result};
 use crate::layout::{IMAGE_EXTENSIONS, files_of};
 
@@ -25,21 +25,36 @@ use crate::layout::{IMAGE_EXTENSIONS, files_of};
 pub struct Folders {
     pub annotations: PathBuf,
     pub images: PathBuf,
+    /// Folders of annotations that share the classes: other splits'.
+    pub siblings: Vec<PathBuf>,
     /// The class names in order, a line each, where there is such a file.
     pub labels: Option<PathBuf>,
 }
 
-/// Read the images of these names (file names without extension), or all.
+/// Read the images of these names (paths below the folder of annotations, without extension), or all.
 ///
 /// Class numbers follow `labels` where it exists, else the names' alphabetical order over *all*
-/// files, so that they are the same for every split.
-pub fn read(folders: &Folders, stems: Option<&[String]>) -> Result<Dataset> {
+/// files, siblings' included, so that they are the same for every split. Images whose size is not in
+/// their file are looked at; those that cannot be used are left out if `on_bad_image` says so.
+pub fn read(
+    folders: &Folders,
+    names: Option<&[String]>,
+    on_bad_image: OnBadImage,
+) -> Result<(Dataset, Vec<ImageError>)> {
+    let parse_file = |path: &PathBuf| parse(&fs::read_to_string(path).map_err(Error::read(path))?, path);
     let paths = files_of(&folders.annotations, &["xml"])?;
-    let parse_file = |path: &PathBuf| {
-        let text = fs::read_to_string(path).map_err(Error::read(path))?;
-        Ok((stem_of(path), parse(&text, path)?))
+    let name_of = |path: &PathBuf| {
+        let below = path.strip_prefix(&folders.annotations).unwrap_or(path);
+        below.with_extension("").to_string_lossy().into_owned()
     };
-    let mut all: HashMap<String, AnnotatedImage> = paths.par_iter().map(parse_file).collect::<Result<_>>()?;
+    let all_names: Vec<String> = paths.iter().map(name_of).collect();
+    let parsed: Vec<AnnotatedImage> = paths.par_iter().map(parse_file).collect::<Result<_>>()?;
+    let mut siblings = Vec::new();
+    for folder in &folders.siblings {
+        let parsed: Vec<AnnotatedImage> =
+            files_of(folder, &["xml"])?.par_iter().map(parse_file).collect::<Result<_>>()?;
+        siblings.extend(parsed);
+    }
 
     let mut builder = Builder::default();
     let labels = match &folders.labels {
@@ -47,8 +62,8 @@ pub fn read(folders: &Folders, stems: Option<&[String]>) -> Result<Dataset> {
         None => String::new(),
     };
     let listed = labels.lines().map(str::trim).filter(|l| !l.is_empty());
-    let found: BTreeSet<&str> =
-        all.values().flat_map(|i| i.objects.iter().map(|o| o.name.as_str())).collect();
+    let objects = parsed.iter().chain(&siblings).flat_map(|image| &image.objects);
+    let found: BTreeSet<&str> = objects.map(|o| o.name.as_str()).collect();
     let mut classes: HashMap<String, usize> = HashMap::new();
     for name in listed.chain(found) {
         if !classes.contains_key(name) {
@@ -56,49 +71,54 @@ pub fn read(folders: &Folders, stems: Option<&[String]>) -> Result<Dataset> {
         }
     }
 
-    let stems: Vec<String> = match stems {
-        Some(stems) => stems.into(),
-        None => paths.iter().map(|p| stem_of(p)).collect(),
-    };
-    for what in [("images", stems.is_empty()), ("categories", classes.is_empty())] {
-        if what.1 {
-            return Err(Error::Empty { path: folders.annotations.clone(), what: what.0 });
+    let mut all: HashMap<&str, AnnotatedImage> = all_names.iter().map(String::as_str).zip(parsed).collect();
+    let names = names.unwrap_or(&all_names);
+    for (what, none) in [("images", names.is_empty()), ("categories", classes.is_empty())] {
+        if none {
+            return Err(Error::Empty { path: folders.annotations.clone(), what });
         }
     }
-    for stem in stems {
-        let path = folders.annotations.join(format!("{stem}.xml"));
-        let image = all
-            .remove(&stem)
-            .ok_or_else(|| Error::Read { path: path.clone(), source: io::ErrorKind::NotFound.into() })?;
-        let file_name = image_file(&folders.images, &image.file_name, &stem);
-        let (width, height) = match image.size {
-            Some(size) => size,
-            None => decode::read_size(&folders.images.join(&file_name))?.oriented,
+    let (mut skipped, mut n_images) = (Vec::new(), 0);
+    for name in names {
+        let image = all.remove(name.as_str()).ok_or_else(|| Error::Read {
+            path: folders.annotations.join(format!("{name}.xml")),
+            source: io::ErrorKind::NotFound.into(),
+        })?;
+        let file_name = image_file(&folders.images, &image.file_name, name);
+        let size = match image.size {
+            Some(size) => Ok(size),
+            None => decode::read_size(&folders.images.join(&file_name)).map(|size| size.oriented),
         };
+        let (width, height) = match size {
+            Ok(size) => size,
+            Err(bad) if on_bad_image == OnBadImage::Skip => {
+                skipped.push(bad);
+                continue;
+            }
+            Err(bad) => return Err(bad.into()),
+        };
+        n_images += 1;
         let index = builder.image(&file_name, width, height);
         for object in image.objects {
             builder.annotation(index, classes[&object.name], object.bbox, object.crowd, object.attributes);
         }
     }
-    Ok(builder.finish())
-}
-
-/// The name an XML file gives, or, when there is no such file (tools rename them), the image beside
-/// it in name.
-fn image_file(images: &Path, named: &str, stem: &str) -> String {
-    let alike = || {
-        let mut names = IMAGE_EXTENSIONS.iter().map(|extension| format!("{stem}.{extension}"));
-        names.find(|name| images.join(name).exists())
-    };
-    match named {
-        "" => alike().unwrap_or_else(|| format!("{stem}.jpg")),
-        _ if images.join(named).exists() => named.into(),
-        _ => alike().unwrap_or_else(|| named.into()),
+    if n_images == 0 {
+        return Err(Error::Empty { path: folders.annotations.clone(), what: "images" });
     }
+    Ok((builder.finish(), skipped))
 }
 
-fn stem_of(path: &Path) -> String {
-    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+/// The image of an XML file: the one it names, or, when there is none of that name (tools rename
+/// them), the one that is called as the XML file is.
+fn image_file(images: &Path, named: &str, name: &str) -> String {
+    let endings = IMAGE_EXTENSIONS.iter().flat_map(|e| [(*e).to_owned(), e.to_uppercase()]);
+    let mut alike = endings.map(|ending| format!("{name}.{ending}"));
+    match named {
+        _ if !named.is_empty() && images.join(named).exists() => named.into(),
+        "" => alike.find(|file| images.join(file).exists()).unwrap_or_else(|| format!("{name}.jpg")),
+        _ => alike.find(|file| images.join(file).exists()).unwrap_or_else(|| named.into()),
+    }
 }
 
 /// What one XML file says.
@@ -133,7 +153,8 @@ struct Attributes {
 
 /// Parse an XML file; `path` is for messages.
 pub fn parse(text: &str, path: &Path) -> Result<AnnotatedImage> {
-    let document = Document::parse(text).map_err(|e| Error::Syntax {
+    let options = ParsingOptions { allow_dtd: true, ..ParsingOptions::default() };
+    let document = Document::parse_with_options(text, options).map_err(|e| Error::Syntax {
         path: path.into(),
         line: e.pos().row as usize,
         problem: format!("not XML: {e}"),

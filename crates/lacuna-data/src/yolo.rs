@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::dataset::{Builder, Category, Dataset, Image, Xywh};
-use crate::decode;
+use crate::decode::{self, ImageError, ImageSize, OnBadImage};
 use crate::error::{Error, Result};
 use crate::layout::{IMAGE_EXTENSIONS, files_of};
 
@@ -21,6 +21,8 @@ use crate::layout::{IMAGE_EXTENSIONS, files_of};
 #[derive(Clone, Debug, Default)]
 pub struct Description {
     pub names: Vec<String>,
+    /// Labels have key points behind the box (`kpt_shape`).
+    pub key_points: bool,
     /// The folder that the splits' paths start from, when it is named.
     pub path: Option<PathBuf>,
     /// Split names, each with its folders of images or lists of images.
@@ -29,14 +31,18 @@ pub struct Description {
 
 /// Keys of a `data.yaml` that do not name a split. Any other may: lacuna writes splits under the
 /// names they had.
-const NOT_SPLITS: [&str; 4] = ["path", "names", "nc", "download"];
+const NOT_SPLITS: [&str; 6] = ["path", "names", "nc", "download", "kpt_shape", "flip_idx"];
 
 /// Parse a `data.yaml`; `path` is for messages.
 pub fn parse_description(text: &str, path: &Path) -> Result<Description> {
     let syntax = |line: usize, problem: String| Error::Syntax { path: path.into(), line, problem };
     let documents = Yaml::load_from_str(text)
         .map_err(|e| syntax(e.marker().line(), format!("not YAML: {}", e.info())))?;
-    let invalid = |problem: String| Error::Invalid { path: path.into(), line: 1, problem };
+    let invalid_at = |key: &str, problem: String| {
+        let line = 1 + text.lines().position(|l| l.trim_start().starts_with(key)).unwrap_or(0);
+        Error::Invalid { path: path.into(), line, problem }
+    };
+    let invalid = |problem: String| invalid_at("names", problem);
     let root = documents.first().ok_or_else(|| invalid("the file is empty".into()))?;
     let scalar = |value: &Yaml| match value.as_str() {
         Some(text) => Some(text.to_owned()),
@@ -75,7 +81,7 @@ pub fn parse_description(text: &str, path: &Path) -> Result<Description> {
     if let Some(count) = root.as_mapping_get("nc").and_then(Yaml::as_integer)
         && count != names.len() as i64
     {
-        return Err(invalid(format!("`nc` is {count}, but there are {} `names`", names.len())));
+        return Err(invalid_at("nc", format!("`nc` is {count}, but there are {} `names`", names.len())));
     }
     let mut splits = Vec::new();
     for (key, value) in root.as_mapping().into_iter().flatten() {
@@ -90,12 +96,27 @@ pub fn parse_description(text: &str, path: &Path) -> Result<Description> {
         }
     }
     let root_path = root.as_mapping_get("path").and_then(Yaml::as_str).filter(|p| !p.is_empty());
-    Ok(Description { names, path: root_path.map(PathBuf::from), splits })
+    let key_points = root.as_mapping_get("kpt_shape").is_some();
+    Ok(Description { names, key_points, path: root_path.map(PathBuf::from), splits })
 }
 
-/// Read the images of a split. `root` is the folder that the images' names in the data set start
-/// from; `places` are folders, searched through, or text files that list images.
-pub fn read(names: &[String], root: &Path, places: &[PathBuf]) -> Result<Dataset> {
+/// Where the files of a split are.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// The folder that the images' names in the data set start from.
+    pub root: PathBuf,
+    /// Folders of images, searched through, or text files that list images.
+    pub images: Vec<PathBuf>,
+}
+
+/// Read the images of a split, without those that cannot be used if `on_bad_image` says so.
+pub fn read(
+    names: &[String],
+    key_points: bool,
+    places: &Places,
+    on_bad_image: OnBadImage,
+) -> Result<(Dataset, Vec<ImageError>)> {
+    let Places { root, images: places } = places;
     let mut images = Vec::new();
     for place in places {
         if place.is_file() {
@@ -107,27 +128,41 @@ pub fn read(names: &[String], root: &Path, places: &[PathBuf]) -> Result<Dataset
             images.extend(files_of(place, &IMAGE_EXTENSIONS)?);
         }
     }
-    if images.is_empty() {
-        return Err(Error::Empty { path: root.into(), what: "images" });
-    }
     let read_one = |image: &PathBuf| {
-        let size = decode::read_size(image)?.oriented;
+        let size = match decode::read_size(image) {
+            Ok(size) => size.oriented,
+            Err(bad) if on_bad_image == OnBadImage::Skip => return Ok(Err(bad)),
+            Err(bad) => return Err(bad.into()),
+        };
         let path = label_file(image);
-        let boxes = match fs::read_to_string(&path) {
-            Ok(text) => parse(&text, names.len(), &path)?,
+        let labels = match fs::read_to_string(&path) {
+            Ok(text) => parse(&text, names.len(), key_points, &path)?,
             // An image without a label file is one without objects.
             Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(e) => return Err(Error::read(&path)(e)),
         };
-        Ok((size, boxes))
+        Ok(Ok((size, labels)))
     };
-    let read: Vec<((u32, u32), Vec<Label>)> = images.par_iter().map(read_one).collect::<Result<_>>()?;
+    type Labelled = ((u32, u32), Vec<Label>);
+    let read: Vec<std::result::Result<Labelled, ImageError>> =
+        images.par_iter().map(read_one).collect::<Result<_>>()?;
+    if read.iter().all(std::result::Result::is_err) {
+        return Err(Error::Empty { path: root.clone(), what: "images" });
+    }
 
     let mut builder = Builder::default();
     for name in names {
         builder.category(name);
     }
-    for (path, ((width, height), labels)) in images.iter().zip(read) {
+    let mut skipped = Vec::new();
+    for (path, read) in images.iter().zip(read) {
+        let ((width, height), labels) = match read {
+            Ok(labelled) => labelled,
+            Err(bad) => {
+                skipped.push(bad);
+                continue;
+            }
+        };
         let file_name = path.strip_prefix(root).unwrap_or(path).to_string_lossy();
         let image = builder.image(&file_name, width, height);
         for label in labels {
@@ -136,7 +171,7 @@ pub fn read(names: &[String], root: &Path, places: &[PathBuf]) -> Result<Dataset
             builder.annotation(image, label.class, bbox, false, Outline { segmentation });
         }
     }
-    Ok(builder.finish())
+    Ok((builder.finish(), skipped))
 }
 
 /// A polygon as COCO's records have it.
@@ -188,10 +223,11 @@ impl Label {
     }
 }
 
-/// Parse a label file; `path` is for messages.
-pub fn parse(text: &str, n_classes: usize, path: &Path) -> Result<Vec<Label>> {
+/// Parse a label file; `path` is for messages. With `key_points`, what is behind a box is theirs and
+/// not a polygon's.
+pub fn parse(text: &str, n_classes: usize, key_points: bool, path: &Path) -> Result<Vec<Label>> {
     let mut labels = Vec::new();
-    for (n, line) in text.lines().enumerate() {
+    for (n, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let invalid = |problem: String| Error::Invalid { path: path.into(), line: n + 1, problem };
         let mut values = Vec::new();
         for word in line.split_whitespace() {
@@ -210,6 +246,7 @@ pub fn parse(text: &str, n_classes: usize, path: &Path) -> Result<Vec<Label>> {
                 n_classes - 1
             )));
         }
+        let place = if key_points { &place[..place.len().min(4)] } else { place };
         // Values far outside the image are pixels, or not YOLO at all.
         if let Some(far) = place.iter().find(|v| !(-1.0..=2.0).contains(*v)) {
             return Err(invalid(format!(
@@ -238,35 +275,76 @@ pub fn parse(text: &str, n_classes: usize, path: &Path) -> Result<Vec<Label>> {
     Ok(labels)
 }
 
-/// Write the label file of one image. YOLO has no crowds: they are left out, and counted.
-pub fn write(dataset: &Dataset, image: usize, out: &mut impl Write) -> io::Result<usize> {
+/// What a label file has no place for.
+#[derive(Debug, Default, PartialEq)]
+pub struct LeftOut {
+    pub crowds: usize,
+    /// Boxes of which nothing lies in the image.
+    pub outside: usize,
+}
+
+/// Write the label file of one image. YOLO's boxes lie in the image: they are clipped to it.
+/// `turned` is the image's size when its readers will turn it and the boxes do not know.
+pub fn write(
+    dataset: &Dataset,
+    image: usize,
+    turned: Option<ImageSize>,
+    out: &mut impl Write,
+) -> io::Result<LeftOut> {
     let Image { width, height, .. } = dataset.images()[image];
+    let (width, height) = turned.map_or((width, height), |size| size.oriented);
     let (image_width, image_height) = (f64::from(width), f64::from(height));
-    let mut crowds = 0;
+    let mut left_out = LeftOut::default();
     for annotation in dataset.annotations_of(image) {
         if annotation.crowd {
-            crowds += 1;
+            left_out.crowds += 1;
             continue;
         }
-        let Xywh { x, y, width, height } = annotation.bbox;
+        let bbox = turned.map_or(annotation.bbox, |size| size.turned(annotation.bbox));
+        let (x1, x2) = (bbox.x.max(0.0), (bbox.x + bbox.width).min(image_width));
+        let (y1, y2) = (bbox.y.max(0.0), (bbox.y + bbox.height).min(image_height));
+        if x2 < x1 || y2 < y1 {
+            left_out.outside += 1;
+            continue;
+        }
         writeln!(
             out,
             "{} {} {} {} {}",
             annotation.category,
-            (x + width / 2.0) / image_width,
-            (y + height / 2.0) / image_height,
-            width / image_width,
-            height / image_height
+            (x1 + x2) / 2.0 / image_width,
+            (y1 + y2) / 2.0 / image_height,
+            (x2 - x1) / image_width,
+            (y2 - y1) / image_height
         )?;
     }
-    Ok(crowds)
+    Ok(left_out)
+}
+
+/// The keys that YOLO's tools look for, `train`, `val` and `test`, where the splits' names say which
+/// is which (`train2017`, `valid`), else the names themselves.
+fn keys(splits: &[&str]) -> Vec<String> {
+    let known = |split: &str| match split.trim_end_matches(|c: char| c.is_ascii_digit()) {
+        "train" => Some("train"),
+        "val" | "valid" | "validation" => Some("val"),
+        "test" => Some("test"),
+        _ => None,
+    };
+    let own_name = |split: &str| match NOT_SPLITS.contains(&split) || known(split).is_some() {
+        true => format!("split_{split}"),
+        false => split.into(),
+    };
+    let key = |&split: &&str| match known(split) {
+        // Only the first of `val` and `valid` can be `val`.
+        Some(key) if splits.iter().find(|s| known(s) == Some(key)) == Some(&split) => key.into(),
+        _ => own_name(split),
+    };
+    splits.iter().map(key).collect()
 }
 
 /// Write the `data.yaml` of a data set with these splits, each in `images/SPLIT`.
 pub fn write_description(categories: &[Category], splits: &[&str], out: &mut impl Write) -> io::Result<()> {
-    for split in splits {
+    for (key, split) in keys(splits).into_iter().zip(splits) {
         // A JSON string is a quoted YAML string, too.
-        let key = if *split == "valid" { "val" } else { split };
         writeln!(out, "{}: {}", json!(key), json!(format!("images/{split}")))?;
     }
     writeln!(out, "nc: {}\nnames:", categories.len())?;

@@ -9,9 +9,8 @@ use std::sync::Arc;
 
 use lacuna_boxes::Box2;
 use lacuna_data::augment::{Resize, ResizeRange};
-use lacuna_data::batch::{
-    Batch, Loader, LoaderConfig, Normalize, OnBadImage, Order, Position, Recipe, SIZE_DIVISOR,
-};
+use lacuna_data::batch::{Batch, Loader, LoaderConfig, Normalize, Order, Position, Recipe, SIZE_DIVISOR};
+use lacuna_data::decode::OnBadImage;
 use lacuna_data::{Builder, Dataset, Xywh};
 use tempfile::TempDir;
 
@@ -207,8 +206,8 @@ fn bad_images_are_skipped_and_reported_when_asked() {
     let images: BTreeSet<usize> = one.iter().flat_map(|b| b.images.clone()).collect();
     assert_eq!(images, BTreeSet::from([0, 2, 3, 5, 7, 8]));
     let mut loader = Loader::new(dataset, folder.path().into(), skip(2), Position::default());
-    let skipped: Vec<String> =
-        (0..7).flat_map(|_| loader.next().unwrap().unwrap().skipped).map(|e| e.to_string()).collect();
+    assert_eq!(loader.by_ref().take(7).filter(Result::is_ok).count(), 7);
+    let skipped: Vec<String> = loader.take_skipped().iter().map(ToString::to_string).collect();
     for name in ["4.bmp", "6.bmp", "1.bmp"] {
         assert!(skipped.iter().any(|s| s.contains(name)), "{skipped:?}");
     }
@@ -224,4 +223,35 @@ fn a_data_set_without_a_usable_image_is_an_error_and_not_a_hang() {
     let mut loader = Loader::new(dataset, folder.path().into(), config, Position::default());
     assert!(loader.next().unwrap().is_err());
     assert!(loader.next().is_none());
+}
+
+#[test]
+fn bad_images_at_the_end_do_not_fail_an_evaluation() {
+    let (folder, dataset) = made(5);
+    for i in [3, 4] {
+        fs::remove_file(folder.path().join(format!("{i}.bmp"))).unwrap();
+    }
+    let config =
+        LoaderConfig { on_bad_image: OnBadImage::Skip, order: Order::AsGiven, batch_size: 1, ..config() };
+    let mut loader = Loader::new(dataset, folder.path().into(), config, Position::default());
+    let images: Vec<usize> = loader.by_ref().flat_map(|b| b.unwrap().images).collect();
+    assert_eq!(images, [0, 1, 2]);
+    assert_eq!(loader.take_skipped().len(), 2);
+}
+
+#[test]
+fn a_loader_can_be_dropped_at_any_time() {
+    let (folder, dataset) = made(9);
+    for taken in 0..4 {
+        let mut loader = Loader::new(dataset.clone(), folder.path().into(), config(), Position::default());
+        assert_eq!(loader.by_ref().take(taken).count(), taken);
+    }
+}
+
+#[test]
+#[should_panic(expected = "short side 64 to 32")]
+fn an_empty_range_of_sizes_is_found_at_once() {
+    let (folder, dataset) = made(1);
+    let recipes = vec![Recipe::Weak(ResizeRange { short_side: (64, 32), long_side_max: 100 })];
+    Loader::new(dataset, folder.path().into(), LoaderConfig { recipes, ..config() }, Position::default());
 }

@@ -7,7 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use lacuna_data::convert::{Images, write_folder};
-use lacuna_data::layout::{Format, Layout, Split};
+use lacuna_data::decode::OnBadImage;
+use lacuna_data::layout::{Format, Layout, ReadOptions, Split};
 use lacuna_data::output::IfExists;
 use lacuna_data::problems::{Problem, problems};
 use lacuna_data::{Dataset, Xywh, coco, voc, yolo};
@@ -165,18 +166,18 @@ fn what_no_data_set_can_have_is_refused_with_the_place() {
         ),
         (
             change(r#""id": 8,"#, r#""id": "8","#),
-            "gt.json:16: annotation \"8\" of image 7 has `id` \"8\"; it must be a whole number that is not negative",
+            "gt.json:16: annotation \"8\" of image 7 has `id` \"8\"; it must be a whole number, neither negative nor above 2^53",
         ),
         (
             change(r#""id": 8,"#, r#""id": -8,"#),
-            "gt.json:16: annotation -8 of image 7 has `id` -8; it must be a whole number that is not negative",
+            "gt.json:16: annotation -8 of image 7 has `id` -8; it must be a whole number, neither negative nor above 2^53",
         ),
         (change(r#""iscrowd": 1"#, r#""iscrowd": 2"#), "gt.json:14: annotation 6 of image 7 has `iscrowd` 2; it is 0 or 1"),
         (change(r#""width": 33"#, r#""width": 0"#), "gt.json:7: image 9 has an impossible `width`"),
         (change(r#""width": 33, "#, ""), "gt.json:7: image 9 has no `width`"),
         (
             change(r#""width": 33"#, r#""width": -33"#),
-            "gt.json:7: image 9 has `width` -33; it must be a whole number that is not negative",
+            "gt.json:7: image 9 has `width` -33; it must be a whole number, neither negative nor above 2^53",
         ),
         (change(r#""file_name": "c.png""#, r#""file_name": """#), "gt.json:7: image 9 has an empty `file_name`"),
         (
@@ -229,7 +230,7 @@ fn coco_folder() -> TempDir {
 }
 
 fn read_only_split(path: &Path) -> Split {
-    Layout::detect(path).unwrap().read(None).unwrap()
+    Layout::detect(path).unwrap().read(None, ReadOptions::default()).unwrap()
 }
 
 /// What a format can express: by image name, (class name, box, crowd).
@@ -249,7 +250,10 @@ fn assert_alike(a: &Dataset, b: &Dataset, crowds: bool) {
     assert_eq!(names(a), names(b));
     let (mut a, b) = (content(a), content(b));
     if !crowds {
+        // YOLO has no crowds, and its boxes lie in the image.
         a.values_mut().for_each(|boxes| boxes.retain(|b| !b.2));
+        let over_the_border = a.values_mut().flatten().filter(|b| b.1 == [30.0, 20.0, 20.0, 20.0]);
+        over_the_border.for_each(|b| b.1 = [30.0, 20.0, 10.0, 10.0]);
     }
     assert_eq!(a.keys().collect::<Vec<_>>(), b.keys().collect::<Vec<_>>());
     for (a, b) in a.values().flatten().zip(b.values().flatten()) {
@@ -314,9 +318,9 @@ fn names_that_clash_or_lead_out_are_refused() {
             .to_string()
     };
     let clash = convert(SMALL.replace("b.png", "sub/a.jpg"), Format::Yolo);
-    assert_eq!(clash, "images a.png and sub/a.jpg would both be written as `a`");
+    assert_eq!(clash, "images a.png (train) and sub/a.jpg (train) would both be written as `a`");
     let outside = convert(SMALL.replace("b.png", "../b.png"), Format::Coco);
-    assert_eq!(outside, "the file name `../b.png` leads out of the data set's folder");
+    assert_eq!(outside, "`../b.png` cannot be the name of a file in the new folder: it leads elsewhere");
 }
 
 /// Files by path, made below a temporary folder.
@@ -348,9 +352,19 @@ fn roboflows_layouts_are_known() {
     ]);
     let layout = Layout::detect(coco.path()).unwrap();
     assert_eq!((layout.format, layout.split_names()), (Format::Coco, vec!["train".into(), "valid".into()]));
-    assert_eq!(layout.read(Some("train")).unwrap().images().unwrap(), coco.path().join("train"));
-    assert!(layout.read(Some("valid")).unwrap().images().is_err());
-    assert!(layout.read(None).unwrap_err().hint().unwrap().contains("`train` and `valid`"));
+    assert_eq!(
+        layout.read(Some("train"), ReadOptions::default()).unwrap().images().unwrap(),
+        coco.path().join("train")
+    );
+    assert!(layout.read(Some("valid"), ReadOptions::default()).unwrap().images().is_err());
+    assert!(
+        layout
+            .read(None, ReadOptions::default())
+            .unwrap_err()
+            .hint()
+            .unwrap()
+            .contains("`train` and `valid`")
+    );
 
     let yolo = folder(&[
         (
@@ -363,19 +377,19 @@ fn roboflows_layouts_are_known() {
     ]);
     let layout = Layout::detect(yolo.path()).unwrap();
     assert_eq!((layout.format, layout.split_names()), (Format::Yolo, vec!["train".into(), "val".into()]));
-    let train = layout.read(Some("train")).unwrap().dataset;
+    let train = layout.read(Some("train"), ReadOptions::default()).unwrap().dataset;
     assert_eq!(train.categories()[1].name, "b c");
     assert_eq!(boxes(&train), [[15.0, 15.0, 30.0, 10.0], [15.0, 20.0, 15.0, 10.0]]);
     assert!(written(&train).contains(r#""segmentation":[[15.0,20.0,30.0,20.0,30.0,30.0]]"#));
     // An image without a label file is one without objects.
-    assert_eq!(layout.read(Some("val")).unwrap().dataset.annotations().len(), 0);
+    assert_eq!(layout.read(Some("val"), ReadOptions::default()).unwrap().dataset.annotations().len(), 0);
 
     let xml = "<annotation><filename>x.png</filename><object><name>a</name><bndbox><xmin>1</xmin><ymin>2</ymin>\
                <xmax>11</xmax><ymax>12</ymax></bndbox></object></annotation>";
     let voc = folder(&[("train/x.png", ""), ("train/x.xml", xml)]);
     let layout = Layout::detect(voc.path()).unwrap();
     assert_eq!((layout.format, layout.split_names()), (Format::Voc, vec!["train".into()]));
-    let train = layout.read(None).unwrap().dataset;
+    let train = layout.read(None, ReadOptions::default()).unwrap().dataset;
     // The size is not in the XML; it is read from the image.
     assert_eq!((train.images()[0].width, train.images()[0].height), (60, 40));
     assert_eq!(boxes(&train), [[0.0, 1.0, 11.0, 11.0]]);
@@ -403,7 +417,7 @@ fn vocs_own_layout_is_known() {
     ]);
     let layout = Layout::detect(root.path()).unwrap();
     assert_eq!(layout.split_names(), ["train", "val"]);
-    let train = layout.read(Some("train")).unwrap().dataset;
+    let train = layout.read(Some("train"), ReadOptions::default()).unwrap().dataset;
     // Class numbers are those of the whole data set.
     assert_eq!(train.categories().iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["cat", "dog"]);
     assert_eq!(boxes(&train), [[0.0, 0.0, 60.0, 40.0]]);
@@ -425,7 +439,7 @@ fn bad_voc_and_yolo_files_are_refused_with_the_line() {
     assert_eq!(voc(&bndbox("inf")), "a.xml:4: `xmax` is `inf`, not a number");
     assert_eq!(voc(&bndbox("1")), "a.xml:4: object `cat` has a box of negative size");
 
-    let yolo = |text: &str| yolo::parse(text, 2, Path::new("a.txt")).unwrap_err().to_string();
+    let yolo = |text: &str| yolo::parse(text, 2, false, Path::new("a.txt")).unwrap_err().to_string();
     assert_eq!(yolo("0 .5 .5 .1 .1\n2 .5 .5 .1 .1"), "a.txt:2: class 2 is not one of the 2 classes, 0 to 1");
     assert_eq!(
         yolo("0 .5 .5 .1"),
@@ -437,7 +451,7 @@ fn bad_voc_and_yolo_files_are_refused_with_the_line() {
         yolo("0 320 200 30 20"),
         "a.txt:1: 320 is not a share of the image's size; coordinates go from 0 to 1"
     );
-    assert_eq!(yolo::parse("\n 1.0 .5 .5 .1 .1 \n\n", 2, Path::new("")).unwrap()[0].class, 1);
+    assert_eq!(yolo::parse("\u{feff}\n 1.0 .5 .5 .1 .1 \n\n", 2, false, Path::new("")).unwrap()[0].class, 1);
 
     let yaml = |text: &str| yolo::parse_description(text, Path::new("d.yaml")).unwrap_err().to_string();
     assert!(yaml("names: [a\ntrain: x").starts_with("d.yaml:"));
@@ -457,10 +471,187 @@ fn what_is_no_data_set_is_said_to_be_none() {
     let missing = PathBuf::from("does/not/exist.json");
     assert!(Layout::detect(&missing).unwrap_err().to_string().contains("does/not/exist.json"));
     let without_names = folder(&[("labels/a.txt", ""), ("images/a.png", "")]);
-    assert!(Layout::detect(without_names.path()).unwrap_err().to_string().contains("classes.txt"));
+    assert!(Layout::detect(without_names.path()).unwrap_err().hint().unwrap().contains("classes.txt"));
     let nowhere = folder(&[("data.yaml", "train: nowhere\nnames: [a]")]);
     let error = Layout::detect(nowhere.path()).unwrap_err().to_string();
     assert!(error.ends_with("data.yaml:1: `train: nowhere` names no folder of images"), "{error}");
+}
+
+fn layout_of(files: &[(&str, &str)]) -> (TempDir, Layout) {
+    let root = folder(files);
+    let layout = Layout::detect(root.path()).unwrap();
+    (root, layout)
+}
+
+#[test]
+fn layouts_with_something_odd_in_them_are_read_all_the_same() {
+    let xml = |class: &str| {
+        format!(
+            "<!DOCTYPE annotation><annotation><filename>gone.jpg</filename><object><name>{class}</name><bndbox>\
+             <xmin>1</xmin><ymin>1</ymin><xmax>6</xmax><ymax>4</ymax></bndbox></object></annotation>"
+        )
+    };
+    // Names with spaces, a doubled line, a stray file, folders below `Annotations` as CVAT has them.
+    let (_root, layout) = layout_of(&[
+        ("Annotations/x/my image 1.xml", &xml("dog")),
+        ("Annotations/y/my image 1.xml", &xml("cat")),
+        ("JPEGImages/x/my image 1.png", ""),
+        ("JPEGImages/y/my image 1.png", ""),
+        ("ImageSets/Main/train.txt", "x/my image 1\nx/my image 1\n"),
+        ("ImageSets/Main/val.txt", "y/my image 1\n"),
+        ("ImageSets/Main/dog_train.txt", "x/my image 1 1\ny/my image 1 -1\n"),
+        ("ImageSets/Main/.DS_Store", "x y z"),
+    ]);
+    assert_eq!(layout.split_names(), ["train", "val"]);
+    let train = layout.read(Some("train"), ReadOptions::default()).unwrap().dataset;
+    assert_eq!(train.images()[0].file_name, "x/my image 1.png");
+    assert_eq!(train.categories().len(), 2);
+
+    // Roboflow's splits share the class numbers, though not every class is in every split.
+    let (_root, layout) = layout_of(&[
+        ("train/a.xml", &xml("cat")),
+        ("train/a.png", ""),
+        ("test/b.xml", &xml("dog")),
+        ("test/b.png", ""),
+    ]);
+    let test = layout.read(Some("test"), ReadOptions::default()).unwrap().dataset;
+    assert_eq!(test.categories()[test.annotations()[0].category].name, "dog");
+    assert_eq!(test.categories().len(), 2);
+
+    // COCO's folder with some tool's YAML and YOLO's labels beside the annotations.
+    let (root, layout) = layout_of(&[
+        ("annotations/instances_train.json", SMALL),
+        ("annotations/old/instances_train.json", SMALL),
+        ("config.yaml", "lr: 0.1"),
+        ("labels/train/a.txt", ""),
+        ("images/train/b.png", ""),
+    ]);
+    assert_eq!((layout.format, layout.split_names()), (Format::Coco, vec!["train".into()]));
+    // One image of three is enough to find the folder.
+    let found = layout.read(None, ReadOptions::default()).unwrap();
+    assert_eq!(found.images().unwrap(), root.path().join("images/train"));
+
+    // A split that names no folder does not keep the others from being read.
+    let (_root, layout) =
+        layout_of(&[("data.yaml", "train: nowhere\nval: images/val\nnames: [a]"), ("images/val/x.png", "")]);
+    assert_eq!(layout.split_names(), ["val"]);
+}
+
+#[test]
+fn annotations_of_a_part_find_the_images_of_the_whole() {
+    let (root, layout) =
+        layout_of(&[("annotations/instances_train_sparse.json", SMALL), ("train/a.png", "")]);
+    let split = layout.read(None, ReadOptions::default()).unwrap();
+    assert_eq!(split.images().unwrap(), root.path().join("train"));
+}
+
+#[test]
+fn two_splits_of_one_name_are_refused() {
+    let root =
+        folder(&[("annotations/instances_train.json", SMALL), ("train/_annotations.coco.json", SMALL)]);
+    assert!(Layout::detect(root.path()).unwrap_err().to_string().ends_with("has two splits named `train`"));
+}
+
+#[cfg(unix)]
+#[test]
+fn links_in_a_circle_are_followed_once() {
+    let (root, layout) = layout_of(&[("data.yaml", "train: images\nnames: [a]"), ("images/x.png", "")]);
+    std::os::unix::fs::symlink(".", root.path().join("images/loop")).unwrap();
+    assert_eq!(layout.read(None, ReadOptions::default()).unwrap().dataset.images().len(), 1);
+}
+
+#[test]
+fn key_points_are_not_polygons() {
+    let (_root, layout) = layout_of(&[
+        ("data.yaml", "train: images\nnames: [a]\nkpt_shape: [2, 2]"),
+        ("images/x.png", ""),
+        ("labels/x.txt", "0 0.5 0.5 0.2 0.2 0.1 0.1 0.9 0.9\n"),
+    ]);
+    let dataset = layout.read(None, ReadOptions::default()).unwrap().dataset;
+    let found = boxes(&dataset)[0];
+    assert!(found.iter().zip([24.0, 16.0, 12.0, 8.0]).all(|(f, w)| (f - w).abs() < 1e-9), "{found:?}");
+}
+
+#[test]
+fn an_image_that_yolo_needs_and_cannot_read_is_handled_as_asked() {
+    let (root, layout) = layout_of(&[("data.yaml", "train: images\nnames: [a]"), ("images/x.png", "")]);
+    fs::write(root.path().join("images/broken.jpg"), "no image").unwrap();
+    let error = layout.read(None, ReadOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("broken.jpg"), "{error}");
+    let skip = ReadOptions { on_bad_image: OnBadImage::Skip, ..ReadOptions::default() };
+    let split = layout.read(None, skip).unwrap();
+    assert_eq!((split.dataset.images().len(), split.skipped.len()), (1, 1));
+}
+
+#[test]
+fn yolos_keys_are_those_that_its_tools_look_for() {
+    let dataset = parse(SMALL).unwrap();
+    let keys = |splits: &[&str]| {
+        let mut out = Vec::new();
+        yolo::write_description(dataset.categories(), splits, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let read = yolo::parse_description(&text, Path::new("data.yaml")).unwrap();
+        assert_eq!(read.names, ["person", "tooth brush", "stop <sign> & \"co\""]);
+        read.splits.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(&["train2017", "val2017"]), ["train", "val"]);
+    assert_eq!(keys(&["val", "valid", "names", "a: b"]), ["val", "split_valid", "split_names", "a: b"]);
+}
+
+/// A made image whose EXIF orientation says to turn it, from the fixture of the decoder.
+#[test]
+fn boxes_turn_with_the_images_that_yolos_readers_turn() {
+    let turned = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/decode/exif_6.jpg");
+    let size = lacuna_data::decode::read_size(&turned).unwrap();
+    let ((width, height), root) = (size.stored, tempfile::tempdir().unwrap());
+    fs::copy(&turned, root.path().join("x.jpg")).unwrap();
+    let json = format!(
+        r#"{{"images": [{{"id": 1, "file_name": "x.jpg", "width": {width}, "height": {height}}}],
+        "annotations": [{{"id": 1, "image_id": 1, "category_id": 1, "bbox": [2, 1, 4, 3]}}],
+        "categories": [{{"id": 1, "name": "a"}}]}}"#
+    );
+    fs::write(root.path().join("train.json"), json).unwrap();
+    let split = read_only_split(&root.path().join("train.json"));
+    let out = root.path().join("yolo");
+    write_folder(&[split], Format::Yolo, Images::Copy, &out, IfExists::Refuse, &|| true).unwrap();
+    let dataset = read_only_split(&out).dataset;
+    assert_eq!((dataset.images()[0].width, dataset.images()[0].height), (height, width));
+    // Turned by a quarter to the right: what was below is on the left.
+    let found = boxes(&dataset)[0];
+    let wanted = [f64::from(height) - 4.0, 2.0, 3.0, 4.0];
+    assert!(found.iter().zip(wanted).all(|(f, w)| (f - w).abs() < 1e-9), "{found:?} {wanted:?}");
+}
+
+#[test]
+fn an_output_never_replaces_what_it_is_made_from_nor_what_lacuna_did_not_make() {
+    let root = coco_folder();
+    let convert = |out: &Path| {
+        let split = read_only_split(root.path());
+        write_folder(&[split], Format::Voc, Images::Leave, out, IfExists::Replace, &|| true)
+    };
+    for holding_input in
+        [root.path().to_path_buf(), root.path().join("train"), root.path().join("annotations")]
+    {
+        let error = convert(&holding_input).unwrap_err().to_string();
+        assert!(error.contains("which the output is made from"), "{error}");
+    }
+    let other = tempfile::tempdir().unwrap();
+    fs::write(other.path().join("thesis.txt"), "years of work").unwrap();
+    let error = convert(other.path()).unwrap_err().to_string();
+    assert!(error.ends_with("was not made by lacuna and is not replaced"), "{error}");
+    assert!(other.path().join("thesis.txt").exists());
+    convert(&other.path().join("voc")).unwrap();
+    convert(&other.path().join("voc")).unwrap();
+}
+
+#[test]
+fn a_splits_name_cannot_lead_out_of_the_output() {
+    let root = folder(&[("data.yaml", "\"../../out\": images\nnames: [a]"), ("images/x.png", "")]);
+    let split = read_only_split(root.path());
+    let out = root.path().join("deep");
+    let error =
+        write_folder(&[split], Format::Coco, Images::Leave, &out, IfExists::Refuse, &|| true).unwrap_err();
+    assert!(error.to_string().starts_with("`../../out` cannot be the name"), "{error}");
 }
 
 /// A text in which something was cut out, replaced or doubled: most of it still parses.
@@ -500,7 +691,7 @@ proptest! {
         let text = String::from_utf8_lossy(&bytes);
         let _ = coco::parse(bytes.clone(), path);
         let _ = voc::parse(&text, path);
-        let _ = yolo::parse(&text, 3, path);
+        let _ = yolo::parse(&text, 3, false, path);
         let _ = yolo::parse_description(&text, path);
     }
 
@@ -516,11 +707,11 @@ proptest! {
             prop_assert!(coco::parse(out, path).is_ok());
             for image in 0..dataset.images().len() {
                 voc::write(&dataset, image, "x", &mut Vec::new()).unwrap();
-                yolo::write(&dataset, image, &mut Vec::new()).unwrap();
+                yolo::write(&dataset, image, None, &mut Vec::new()).unwrap();
             }
         }
         let _ = voc::parse(&String::from_utf8_lossy(&xml), path);
         let _ = yolo::parse_description(&String::from_utf8_lossy(&yaml), path);
-        let _ = yolo::parse(&String::from_utf8_lossy(&labels), 3, path);
+        let _ = yolo::parse(&String::from_utf8_lossy(&labels), 3, true, path);
     }
 }

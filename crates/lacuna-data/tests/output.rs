@@ -48,6 +48,7 @@ fn a_folder_appears_when_it_is_finished() {
     new.finish().unwrap();
     assert_eq!(fs::read_to_string(path.join("a.txt")).unwrap(), "first");
     assert!(matches!(fill("second", IfExists::Refuse), Err(Error::Exists { .. })));
+    assert!(matches!(fill("second", IfExists::Replace).map(drop), Ok(())));
     fs::write(path.join("left over.txt"), "x").unwrap();
     fill("third", IfExists::Replace).unwrap().finish().unwrap();
     assert_eq!(fs::read_to_string(path.join("a.txt")).unwrap(), "third");
@@ -75,4 +76,26 @@ fn a_place_that_does_not_exist_is_an_error() {
     let error = write_file(path, IfExists::Refuse, |_| Ok(())).unwrap_err();
     assert!(error.to_string().contains("no/such/folder/out.json"));
     assert!(error.hint().unwrap().contains("does not exist"));
+}
+
+#[cfg(unix)]
+#[test]
+fn devices_and_links_to_folders_are_not_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let null = write_file(std::path::Path::new("/dev/null"), IfExists::Replace, |_| Ok(()));
+    assert!(matches!(null, Err(Error::Write { .. })));
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink("/", &link).unwrap();
+    assert!(NewFolder::create(&link, IfExists::Replace).is_err());
+}
+
+#[test]
+fn one_place_has_many_names() {
+    use lacuna_data::output::same_place;
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::create_dir(path("sub")).unwrap();
+    assert!(same_place(&path("x.json"), &path("sub/../x.json")));
+    assert!(same_place(&path("sub"), &path("./sub/")));
+    assert!(!same_place(&path("x.json"), &path("y.json")));
 }

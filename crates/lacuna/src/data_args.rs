@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use lacuna_data::Result;
-use lacuna_data::layout::{Layout, Split};
+use clap::ValueEnum;
+use lacuna_data::decode::OnBadImage;
+use lacuna_data::layout::{Layout, ReadOptions, Split};
 use lacuna_data::problems::{Problem, problems};
+use lacuna_data::{Dataset, Result};
 
 use crate::table::thousands;
 
@@ -19,44 +21,73 @@ pub struct DataArgs {
     #[arg(long)]
     pub split: Option<String>,
 
-    /// Only these classes, by name
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    /// Only these classes, by name; can be given several times
+    #[arg(long, value_name = "NAME,...")]
     pub classes: Vec<String>,
 
     /// The folder of the images, where it is not found beside the annotations
     #[arg(long, value_name = "DIR")]
     pub images: Option<PathBuf>,
+
+    /// What to do about an image that is needed (for its size, in YOLO) and cannot be read
+    #[arg(long, value_name = "WHAT", default_value = "error")]
+    pub on_bad_image: OnBadImageArg,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+pub enum OnBadImageArg {
+    /// Refuse the data set
+    Error,
+    /// Go on without the image, and say so
+    Skip,
 }
 
 impl DataArgs {
     /// The one split that is meant.
     pub fn read(&self) -> Result<Split> {
-        self.finish(Layout::detect(&self.path)?.read(self.split.as_deref())?)
+        self.read_split(&Layout::detect(&self.path)?, self.split.as_deref(), self.on_bad_image)
     }
 
     /// All splits, or the one that was named.
     pub fn read_all(&self) -> Result<Vec<Split>> {
-        if self.split.is_some() {
-            return Ok(vec![self.read()?]);
-        }
-        let layout = Layout::detect(&self.path)?;
-        layout.split_names().iter().map(|name| self.finish(layout.read(Some(name))?)).collect()
+        self.read_all_with(self.on_bad_image)
     }
 
-    fn finish(&self, mut split: Split) -> Result<Split> {
+    pub fn read_all_with(&self, on_bad_image: OnBadImageArg) -> Result<Vec<Split>> {
+        let layout = Layout::detect(&self.path)?;
+        let names = self.split.as_ref().map_or_else(|| layout.split_names(), |name| vec![name.clone()]);
+        names.iter().map(|name| self.read_split(&layout, Some(name), on_bad_image)).collect()
+    }
+
+    fn read_split(&self, layout: &Layout, name: Option<&str>, on_bad_image: OnBadImageArg) -> Result<Split> {
+        let on_bad_image = match on_bad_image {
+            OnBadImageArg::Error => OnBadImage::Error,
+            OnBadImageArg::Skip => OnBadImage::Skip,
+        };
+        let mut split = layout.read(name, ReadOptions { images: self.images.as_deref(), on_bad_image })?;
         if !self.classes.is_empty() {
-            split.dataset = split.dataset.restrict_to(&self.classes)?;
-        }
-        if let Some(images) = &self.images {
-            split.set_images(images.clone());
+            split.dataset = split.dataset.restrict_to(&self.class_names(&split.dataset))?;
         }
         Ok(split)
+    }
+
+    /// `--classes cat,dog` names two classes, unless one is called `cat,dog`.
+    fn class_names(&self, dataset: &Dataset) -> Vec<String> {
+        let is_class = |name: &str| dataset.categories().iter().any(|c| c.name == name);
+        let names = self.classes.iter().flat_map(|given| match is_class(given) {
+            true => vec![given.clone()],
+            false => given.split(',').map(|name| name.trim().to_owned()).collect(),
+        });
+        names.collect()
     }
 }
 
 /// Say in one line what is odd about a data set that was read for something else.
 pub fn note_problems(split: &Split) {
-    let counts = count(&problems(&split.dataset));
+    let mut counts = count(&problems(&split.dataset));
+    if !split.skipped.is_empty() {
+        counts.insert("images left out because they cannot be read", split.skipped.len());
+    }
     if !counts.is_empty() {
         let counts: Vec<String> =
             counts.iter().map(|(kind, n)| format!("{kind}: {}", thousands(*n))).collect();

@@ -1,6 +1,7 @@
 //! Ctrl-C and SIGTERM: long work stops at the next safe point and takes away what it has begun. A
 //! second one ends the process at once.
 
+use std::io::{self, Write};
 use std::process;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -25,4 +26,20 @@ pub fn watch() {
 
 pub fn requested() -> bool {
     REQUESTED.load(Relaxed)
+}
+
+/// A writer that fails after a signal.
+pub struct Interruptible<W>(pub W);
+
+impl<W: Write> Write for Interruptible<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if requested() {
+            return Err(io::Error::other("interrupted"));
+        }
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }

@@ -50,18 +50,23 @@ fn report(error: &anyhow::Error) -> ExitCode {
         // Whoever read our output (`| head`) has seen enough.
         return ExitCode::SUCCESS;
     }
-    eprintln!("error: {error:#}");
+    eprintln!("error: {error}");
     let data_error = error.downcast_ref::<lacuna_data::Error>();
     if let Some(hint) = data_error.and_then(lacuna_data::Error::hint) {
         eprintln!("hint: {hint}");
     }
-    let disk_full = matches!(
-        data_error,
-        Some(lacuna_data::Error::Write { source, .. }) if source.kind() == io::ErrorKind::StorageFull
-    );
-    // Errors of the data layer are about what the user gave; a full disk and an interruption are not.
-    let interrupted = matches!(data_error, Some(lacuna_data::Error::Interrupted));
-    ExitCode::from(if data_error.is_some() && !disk_full && !interrupted { 2 } else { 1 })
+    ExitCode::from(if data_error.is_some_and(is_about_the_input) { 2 } else { 1 })
+}
+
+/// Errors of the data layer are about what the user gave, but for a disk that is full and the like.
+fn is_about_the_input(error: &lacuna_data::Error) -> bool {
+    match error {
+        lacuna_data::Error::Interrupted => false,
+        lacuna_data::Error::Write { source, .. } => {
+            source.kind() != io::ErrorKind::StorageFull && !interrupt::requested()
+        }
+        _ => true,
+    }
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -174,8 +174,8 @@ fn the_same_seed_gives_the_same_file() {
     for file in [
         "annotations/instances_train.json",
         "annotations/instances_test.json",
-        "train/000003.jpg",
-        "test/000001.jpg",
+        "train/train_000003.jpg",
+        "test/test_000001.jpg",
     ] {
         let read = |out: &str| fs::read(folder.path().join(out).join(file)).unwrap();
         assert_eq!(read("one"), read("two"), "{file}");
@@ -192,7 +192,7 @@ fn convert_goes_through_all_formats() {
     run(folder.path(), "convert voc coco --to coco");
     let output = lacuna(folder.path(), "convert coco yolo --to yolo --link");
     assert_eq!(stdout(&output), "yolo: 2 images, 3 annotations (gt)\n");
-    assert!(stderr(&output).contains("note: 1 crowd regions were left out: YOLO has none"));
+    assert!(stderr(&output).contains("note: crowd regions left out, because YOLO has none: 1"));
     run(folder.path(), "convert yolo/data.yaml back.json --split gt");
     let back = json(&folder.path().join("back.json"));
     assert_eq!(back["annotations"].as_array().unwrap().len(), 3);
@@ -267,13 +267,20 @@ fn bad_usage_is_refused() {
         "error: gt.json exists already\nhint: choose another name",
     );
     says("sparsify gt.json --kind easy --out no/such/x.json", "error: cannot write no/such/x.json");
+    says("sparsify gt.json --kind easy --out gt.json/x.json", "error: cannot write gt.json/x.json");
     says("inspect gt.json --classes cat,horse", "error: there is no class `horse` in the data set");
     says("inspect gt.json --classes catt", "hint: did you mean `cat`?");
     says("inspect gt.json --split val", "error: gt.json has no split `val`\nhint: its splits are `gt`");
     says("convert gt.json out", "`--to coco`, `--to voc` or `--to yolo` is needed");
     says("convert gt.json out.json --to voc", "a .json file is COCO's");
     says("convert gt.json . --to voc", "error: . exists already");
-    says("convert gt.json . --to voc --force", "would replace the data set that it is made from");
+    says("convert gt.json . --to voc --force", "error: . holds gt.json, which the output is made from");
+    says(
+        "sparsify gt.json --kind easy --out ./gt.json --force",
+        "would replace the data set that it is made from",
+    );
+    says("sparsify gt.json --kind easy --out x.json --hidden ./x.json", "name the same file");
+    says("convert gt.json x.json --link", "`--link` and `--no-images` go with a folder");
     says("convert gt.json gt.json --force", "would replace the data set that it is made from");
     says("synth --out gt.json --images 3", "error: gt.json exists already");
     says("synth --out made --images 0", "0 is not in 1..");
@@ -292,7 +299,7 @@ fn force_replaces_outputs() {
     assert!(json(&folder.path().join("out.json"))["images"].is_array());
     run(folder.path(), "synth --out made --images 2 --size 210x180");
     run(folder.path(), "synth --out made --images 1 --size 210x180 --force");
-    assert!(!folder.path().join("made/train/000002.jpg").exists());
+    assert!(!folder.path().join("made/train/train_000002.jpg").exists());
 }
 
 /// Start work that takes long, and send it this signal as soon as it has begun to write. Its exit
@@ -306,8 +313,9 @@ fn interrupted(folder: &Path, signal: &str) -> Option<i32> {
         .spawn()
         .unwrap();
     let has_begun =
-        |n: &String| n.starts_with(".lacuna-new-") && folder.join(n).join("train/000001.jpg").exists();
+        |n: &String| n.starts_with(".lacuna-new-") && folder.join(n).join("train/train_000001.jpg").exists();
     while !names(folder).iter().any(has_begun) {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it began");
         std::thread::yield_now();
     }
     let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();

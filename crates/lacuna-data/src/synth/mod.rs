@@ -31,7 +31,7 @@ mod surface;
 #[cfg(test)]
 mod tests;
 
-pub use folder::write_folder;
+pub use folder::fill_folder;
 
 use std::ops::RangeInclusive;
 

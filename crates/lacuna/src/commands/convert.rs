@@ -1,15 +1,15 @@
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::ValueEnum;
 use lacuna_data::coco;
 use lacuna_data::convert::{Converted, Images, write_folder};
 use lacuna_data::layout::{Format, Split};
-use lacuna_data::output::{IfExists, write_file};
+use lacuna_data::output::{IfExists, same_place, write_file};
 use serde_json::json;
 
-use super::usage;
+use super::{shown, usage};
 use crate::data_args::{DataArgs, note_problems};
 use crate::progress::Progress;
 use crate::table::thousands;
@@ -54,7 +54,7 @@ enum FormatArg {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let if_exists = if args.force { IfExists::Replace } else { IfExists::Refuse };
+    let if_exists = IfExists::forced(args.force);
     if_exists.check(&args.out)?;
     let is_json = args.out.extension().is_some_and(|e| e == "json");
     let format = match (args.to, is_json) {
@@ -65,15 +65,18 @@ pub fn run(args: &Args) -> Result<()> {
         (None, false) => usage("`--to coco`, `--to voc` or `--to yolo` is needed for a folder"),
     };
 
-    if args.force && contains(&args.out, &args.data.path) {
-        usage("the output would replace the data set that it is made from");
-    }
     let (splits, written) = if is_json {
+        if args.link || args.no_images {
+            usage("`--link` and `--no-images` go with a folder; a .json file has no images");
+        }
+        if same_place(&args.out, &args.data.path) {
+            usage("the output would replace the data set that it is made from");
+        }
         let split = args.data.read()?;
         note_problems(&split);
         write_file(&args.out, if_exists, |out| coco::write(&split.dataset, out))?;
         let (images, annotations) = (split.dataset.images().len(), split.dataset.annotations().len());
-        (vec![split], Converted { images, annotations, crowds_left_out: 0 })
+        (vec![split], Converted { images, annotations, ..Converted::default() })
     } else {
         let splits = args.data.read_all()?;
         splits.iter().for_each(note_problems);
@@ -90,20 +93,14 @@ pub fn run(args: &Args) -> Result<()> {
     print(args, &splits, &written)
 }
 
-/// Whether `path` is `folder` or in it.
-fn contains(folder: &Path, path: &Path) -> bool {
-    let resolved = folder.canonicalize().and_then(|folder| Ok((folder, path.canonicalize()?)));
-    resolved.is_ok_and(|(folder, path)| path.starts_with(folder))
-}
-
 fn print(args: &Args, splits: &[Split], written: &Converted) -> Result<()> {
     let names: Vec<&str> = splits.iter().map(|s| s.name.as_str()).collect();
-    let Converted { images, annotations, crowds_left_out } = *written;
+    let Converted { images, annotations, crowds_left_out, boxes_left_out } = *written;
     let mut out = std::io::stdout().lock();
     if args.json {
         let result = json!({
-            "out": args.out, "splits": names, "images": images, "annotations": annotations,
-            "crowds_left_out": crowds_left_out,
+            "out": shown(&args.out), "splits": names, "images": images, "annotations": annotations,
+            "crowds_left_out": crowds_left_out, "boxes_left_out": boxes_left_out,
         });
         writeln!(out, "{result}")?;
     } else {
@@ -115,7 +112,13 @@ fn print(args: &Args, splits: &[Split], written: &Converted) -> Result<()> {
             names.join(", ")
         )?;
         if crowds_left_out > 0 {
-            eprintln!("note: {} crowd regions were left out: YOLO has none", thousands(crowds_left_out));
+            eprintln!("note: crowd regions left out, because YOLO has none: {}", thousands(crowds_left_out));
+        }
+        if boxes_left_out > 0 {
+            eprintln!(
+                "note: boxes left out, because they lie outside the image: {}",
+                thousands(boxes_left_out)
+            );
         }
     }
     Ok(())

@@ -1,14 +1,14 @@
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use lacuna_data::coco;
-use lacuna_data::output::{IfExists, write_file};
+use lacuna_data::output::{IfExists, NewFolder};
 use lacuna_data::sparsify::{Kind, Percent, Sparse, sparsify};
 use lacuna_data::synth::SynthConfig;
 use serde_json::json;
 
-use super::synth;
+use super::{shown, synth};
 use crate::table::{Table, thousands};
 
 const TRAIN_IMAGES: usize = 400;
@@ -38,19 +38,20 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let if_exists = if args.force { IfExists::Replace } else { IfExists::Refuse };
+    let folder = NewFolder::create(&args.out, IfExists::forced(args.force))?;
     let config = SynthConfig { seed: args.seed, ..SynthConfig::default() };
     let splits = [("train", TRAIN_IMAGES), ("test", TEST_IMAGES)];
-    let datasets = synth::make(&config, &splits, &args.out, if_exists)?;
+    let datasets = synth::make(&config, &splits, &folder)?;
 
     let half = Percent::new(HIDDEN_PERCENT).expect("it is a percentage");
     let Sparse { kept, hidden } = sparsify(&datasets[0], Kind::Split1(half), args.seed);
-    let annotations = args.out.join("annotations");
+    let annotations = Path::new("annotations");
     let (sparse_file, hidden_file) =
         (annotations.join("instances_train_sparse.json"), annotations.join("instances_train_hidden.json"));
     for (file, dataset) in [(&sparse_file, &kept), (&hidden_file, &hidden)] {
-        write_file(file, IfExists::Refuse, |out| coco::write(dataset, out))?;
+        folder.file(file, |out| coco::write(dataset, out))?;
     }
+    folder.finish()?;
 
     let mut out = std::io::stdout().lock();
     let count = |dataset: &lacuna_data::Dataset, class: Option<usize>| {
@@ -58,7 +59,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     if args.json {
         let result = json!({
-            "out": args.out, "seed": args.seed,
+            "out": shown(&args.out), "seed": args.seed,
             "train": { "images": TRAIN_IMAGES, "boxes": count(&datasets[0], None),
                        "given": count(&kept, None), "hidden": count(&hidden, None) },
             "test": { "images": TEST_IMAGES, "boxes": count(&datasets[1], None) },
@@ -77,8 +78,8 @@ pub fn run(args: &Args) -> Result<()> {
     write!(out, "{table}")?;
     writeln!(out)?;
     writeln!(out, "images            {}", args.out.join("train").display())?;
-    writeln!(out, "given boxes       {}", sparse_file.display())?;
-    writeln!(out, "hidden boxes      {}", hidden_file.display())?;
+    writeln!(out, "given boxes       {}", args.out.join(sparse_file).display())?;
+    writeln!(out, "hidden boxes      {}", args.out.join(hidden_file).display())?;
     writeln!(out, "clean test images {}", args.out.join("test").display())?;
     Ok(())
 }

@@ -6,15 +6,16 @@ use lacuna_data::problems::{Problem, image_problems, problems};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::data_args::{DataArgs, count};
+use crate::data_args::{DataArgs, OnBadImageArg, count};
 use crate::progress::Progress;
 use crate::table::{Table, thousands};
 
 /// Count a data set's images and boxes, and name every problem
 ///
-/// Small, medium and large are COCO's sizes, judged by the area of the box: below 32² pixels, below
-/// 96², and from there on. Problems are what real data sets have and lacuna copes with; a data set that it cannot read is
-/// refused by every command, this one included.
+/// Small, medium and large are COCO's sizes: an area below 32² pixels, below 96², and from there on;
+/// the area is the one in the file (of the mask, in COCO), else the box's. Problems are what real data
+/// sets have and lacuna copes with; a data set that it cannot read is refused by every command, this
+/// one included.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -77,7 +78,8 @@ struct Inspected<'a> {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let splits = args.data.read_all()?;
+    // Finding images that cannot be read is what this command is for.
+    let splits = args.data.read_all_with(OnBadImageArg::Skip)?;
     let inspected: Vec<Inspected> = splits.iter().map(|s| inspect(args, s)).collect::<Result<_>>()?;
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -106,7 +108,7 @@ fn inspect<'a>(args: &Args, split: &'a Split) -> Result<Inspected<'a>> {
         let mut seen = Vec::new();
         for annotation in dataset.annotations_of(image) {
             let of_class = &mut classes[annotation.category].counts;
-            if !seen.contains(&annotation.category) {
+            if !annotation.crowd && !seen.contains(&annotation.category) {
                 seen.push(annotation.category);
                 of_class.images += 1;
             }
@@ -116,6 +118,10 @@ fn inspect<'a>(args: &Args, split: &'a Split) -> Result<Inspected<'a>> {
         per_image.push(dataset.annotations_of(image).filter(|a| !a.crowd).count());
     }
     let mut problems = problems(dataset);
+    problems.extend(split.skipped.iter().map(|bad| Problem::UnreadableImage {
+        path: bad.path.display().to_string(),
+        reason: bad.problem.to_string(),
+    }));
     if args.check_images || args.decode || args.data.images.is_some() {
         let progress = Progress::new("looking at images", dataset.images().len());
         problems.extend(image_problems(dataset, split.images()?, args.decode, &|| progress.done())?);
@@ -138,7 +144,7 @@ impl Counts {
             return;
         }
         self.boxes += 1;
-        match annotation.bbox.area() {
+        match annotation.area {
             area if area < 32.0 * 32.0 => self.small += 1,
             area if area < 96.0 * 96.0 => self.medium += 1,
             _ => self.large += 1,

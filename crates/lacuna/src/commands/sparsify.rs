@@ -1,16 +1,16 @@
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::ValueEnum;
-use lacuna_data::output::{IfExists, write_file};
+use lacuna_data::coco;
+use lacuna_data::output::{IfExists, NewFile, same_place};
 use lacuna_data::sparsify::{Kind, Percent, Sparse, sparsify};
-use lacuna_data::{Dataset, coco};
 use serde_json::json;
 
-use super::usage;
+use super::{shown, usage};
 use crate::data_args::{DataArgs, note_problems};
-use crate::interrupt;
+use crate::interrupt::{self, Interruptible};
 use crate::table::thousands;
 
 /// Hide a part of a data set's boxes, as the splits of the paper do
@@ -90,27 +90,36 @@ impl Args {
 
 pub fn run(args: &Args) -> Result<()> {
     let kind = args.kind();
-    let if_exists = if args.force { IfExists::Replace } else { IfExists::Refuse };
-    if args.hidden.as_ref() == Some(&args.out) {
+    let if_exists = IfExists::forced(args.force);
+    if args.hidden.as_ref().is_some_and(|hidden| same_place(hidden, &args.out)) {
         usage("`--out` and `--hidden` name the same file");
     }
     for path in std::iter::once(&args.out).chain(&args.hidden) {
         if_exists.check(path)?;
+        if same_place(path, &args.data.path) {
+            usage("the output would replace the data set that it is made from");
+        }
     }
 
     let split = args.data.read()?;
     note_problems(&split);
     let Sparse { kept, hidden } = sparsify(&split.dataset, kind, args.seed);
-    // Writing takes about a second even for the largest files: finish it rather than leave a part.
+    // Both files, or none: they get their names when both are written.
     interrupt::watch();
-    write_both(args, if_exists, &kept, &hidden)?;
+    let write =
+        |path, dataset| NewFile::write(path, if_exists, |out| coco::write(dataset, &mut Interruptible(out)));
+    let mut written = vec![write(&args.out, &kept)?];
+    if let Some(path) = &args.hidden {
+        written.push(write(path, &hidden)?);
+    }
+    written.into_iter().try_for_each(NewFile::finish)?;
 
     let (n_kept, n_hidden) = (kept.annotations().len(), hidden.annotations().len());
     let mut out = std::io::stdout().lock();
     if args.json {
         let result = json!({
             "annotations": n_kept + n_hidden, "kept": n_kept, "hidden": n_hidden, "seed": args.seed,
-            "out": args.out, "hidden_out": args.hidden,
+            "out": shown(&args.out), "hidden_out": args.hidden.as_deref().map(shown),
         });
         writeln!(out, "{result}")?;
     } else {
@@ -119,21 +128,6 @@ pub fn run(args: &Args) -> Result<()> {
         if let Some(path) = &args.hidden {
             writeln!(out, "{}: the other {}", path.display(), thousands(n_hidden))?;
         }
-    }
-    Ok(())
-}
-
-/// Both files, or none.
-fn write_both(args: &Args, if_exists: IfExists, kept: &Dataset, hidden: &Dataset) -> Result<()> {
-    let write = |path: &Path, dataset: &Dataset| write_file(path, if_exists, |out| coco::write(dataset, out));
-    if let Some(path) = &args.hidden {
-        write(path, hidden)?;
-    }
-    if let Err(error) = write(&args.out, kept) {
-        if let (Some(path), IfExists::Refuse) = (&args.hidden, if_exists) {
-            let _ = std::fs::remove_file(path);
-        }
-        bail!(error);
     }
     Ok(())
 }

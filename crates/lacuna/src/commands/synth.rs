@@ -1,13 +1,13 @@
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use lacuna_data::Dataset;
-use lacuna_data::output::IfExists;
-use lacuna_data::synth::{SynthConfig, write_folder};
+use lacuna_data::output::{IfExists, NewFolder};
+use lacuna_data::synth::{SynthConfig, fill_folder};
 use serde_json::json;
 
-use super::usage;
+use super::{shown, usage};
 use crate::progress::Progress;
 use crate::table::thousands;
 
@@ -68,12 +68,13 @@ pub fn run(args: &Args) -> Result<()> {
     if let Err(error) = config.check() {
         usage(&error.to_string());
     }
-    let if_exists = if args.force { IfExists::Replace } else { IfExists::Refuse };
+    let folder = NewFolder::create(&args.out, IfExists::forced(args.force))?;
     let mut splits = vec![("train", args.images as usize)];
     if args.test > 0 {
         splits.push(("test", args.test as usize));
     }
-    let datasets = make(&config, &splits, &args.out, if_exists)?;
+    let datasets = make(&config, &splits, &folder)?;
+    folder.finish()?;
 
     let mut out = std::io::stdout().lock();
     let counted =
@@ -82,7 +83,7 @@ pub fn run(args: &Args) -> Result<()> {
         let splits: Vec<_> = counted
             .map(|(name, images, boxes)| json!({ "split": name, "images": images, "boxes": boxes }))
             .collect();
-        writeln!(out, "{}", json!({ "out": args.out, "seed": args.seed, "splits": splits }))?;
+        writeln!(out, "{}", json!({ "out": shown(&args.out), "seed": args.seed, "splits": splits }))?;
     } else {
         for (name, images, boxes) in counted {
             let path = args.out.join("annotations").join(format!("instances_{name}.json"));
@@ -93,12 +94,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Make the splits, showing how far it is.
-pub fn make(
-    config: &SynthConfig,
-    splits: &[(&str, usize)],
-    out: &Path,
-    if_exists: IfExists,
-) -> Result<Vec<Dataset>> {
+pub fn make(config: &SynthConfig, splits: &[(&str, usize)], folder: &NewFolder) -> Result<Vec<Dataset>> {
     let progress = Progress::new("making images", splits.iter().map(|(_, n)| n).sum());
-    Ok(write_folder(config, splits, out, if_exists, &|| progress.done())?)
+    Ok(fill_folder(config, splits, folder, &|| progress.done())?)
 }
