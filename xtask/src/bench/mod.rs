@@ -1,0 +1,43 @@
+//! Benchmarks, one module each.
+
+mod annotations;
+mod loader;
+mod peer;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+#[derive(clap::Subcommand)]
+pub enum Bench {
+    /// Annotation files of COCO's size, against pycocotools.
+    Annotations(annotations::Options),
+    /// One measurement of `annotations`, in a process of its own.
+    #[command(hide = true)]
+    AnnotationsOnce(annotations::Once),
+    /// Batches of views, against a PyTorch DataLoader.
+    Loader(loader::Options),
+}
+
+impl Bench {
+    pub fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Annotations(options) => annotations::run(&options),
+            Self::AnnotationsOnce(once) => once.run(),
+            Self::Loader(options) => loader::run(&options),
+        }
+    }
+}
+
+/// The root of the repository.
+fn workspace() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// Where data that benchmarks make for themselves is kept from one run to the next.
+fn made_data() -> anyhow::Result<PathBuf> {
+    let folder = workspace().join("target/bench-data");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    Ok(folder)
+}
