@@ -52,25 +52,29 @@ pub enum Normalize {
 }
 
 impl Normalize {
-    /// `(scale, shift)` of red, green and blue: value = scale·level + shift.
+    /// `(scale, shift)` of each output channel: value = scale·level + shift.
     fn constants(self) -> [(f32, f32); 3] {
         match self {
             Self::Torchvision => {
                 let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
                 std::array::from_fn(|c| ((1.0 / (255.0 * std[c])) as f32, (-mean[c] / std[c]) as f32))
             }
-            Self::Caffe => [123.68, 116.779, 103.939].map(|mean: f32| (1.0, -mean)),
+            Self::Caffe => [103.939, 116.779, 123.68].map(|mean: f32| (1.0, -mean)),
         }
     }
 
-    /// Normalise one row of RGB pixels. Each sample has a scale and a shift of its own, repeated
-    /// along the row: without the three channels in it this loop becomes vector instructions.
-    fn row(self, scale: &[f32], shift: &[f32], levels: &[u8], out: &mut [f32]) {
-        for (((out, &level), scale), shift) in out.iter_mut().zip(levels).zip(scale).zip(shift) {
-            *out = f32::from(level) * scale + shift;
-        }
-        if self == Self::Caffe {
-            out.as_chunks_mut::<3>().0.iter_mut().for_each(|pixel| pixel.reverse());
+    /// Normalise one row of RGB pixels.
+    fn row(self, levels: &[u8], out: &mut [f32]) {
+        let constants = self.constants();
+        let [r, g, b] = match self {
+            Self::Torchvision => [0, 1, 2],
+            Self::Caffe => [2, 1, 0],
+        };
+        for (pixel, out) in levels.as_chunks::<3>().0.iter().zip(out.as_chunks_mut::<3>().0) {
+            for (channel, from) in [r, g, b].into_iter().enumerate() {
+                let (scale, shift) = constants[channel];
+                out[channel] = f32::from(pixel[from]) * scale + shift;
+            }
         }
     }
 }
@@ -140,18 +144,12 @@ impl View {
             longest.next_multiple_of(SIZE_DIVISOR) as usize
         };
         let (height, width) = (padded(RgbImage::height), padded(RgbImage::width));
-        let (scale, shift): (Vec<f32>, Vec<f32>) =
-            normalize.constants().into_iter().cycle().take(width * 3).unzip();
-        // Every number is written once: a block of zeros would be megabytes to fill and fill again.
-        let mut pixels = Vec::with_capacity(rendered.len() * height * width * 3);
-        for (n, image) in rendered.iter().enumerate() {
-            let mut padded_row = vec![0.0; width * 3];
+        let mut pixels = vec![0.0; rendered.len() * height * width * 3];
+        for (image, out) in rendered.iter().zip(pixels.chunks_exact_mut(height * width * 3)) {
             let row = 3 * image.width() as usize;
-            for levels in image.pixels().chunks_exact(row) {
-                normalize.row(&scale, &shift, levels, &mut padded_row[..row]);
-                pixels.extend_from_slice(&padded_row);
+            for (levels, out) in image.pixels().chunks_exact(row).zip(out.chunks_exact_mut(width * 3)) {
+                normalize.row(levels, &mut out[..row]);
             }
-            pixels.resize((n + 1) * height * width * 3, 0.0);
         }
         Self {
             height,

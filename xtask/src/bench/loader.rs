@@ -10,9 +10,10 @@ use std::time::Instant;
 
 use anyhow::Context;
 use lacuna_data::augment::ResizeRange;
-use lacuna_data::batch::{Loader, LoaderConfig, Normalize, OnBadImage, Order, Position, Recipe};
-use lacuna_data::output::IfExists;
-use lacuna_data::synth::{SynthConfig, write_folder};
+use lacuna_data::batch::{Loader, LoaderConfig, Normalize, Order, Position, Recipe};
+use lacuna_data::decode::OnBadImage;
+use lacuna_data::output::{IfExists, NewFolder};
+use lacuna_data::synth::{SynthConfig, fill_folder};
 use lacuna_data::{Dataset, coco};
 use serde_json::json;
 
@@ -66,7 +67,9 @@ impl Source {
         let scenes = super::made_data()?.join("scenes");
         if !scenes.is_dir() {
             eprintln!("making scenes in {}, once", scenes.display());
-            write_folder(&SynthConfig::default(), &[("train", 1000)], &scenes, IfExists::Refuse, &|| {})?;
+            let folder = NewFolder::create(&scenes, IfExists::Refuse)?;
+            fill_folder(&SynthConfig::default(), &[("train", 1000)], &folder, &|| true)?;
+            folder.finish()?;
         }
         let (images, annotations) = (scenes.join("train"), scenes.join("annotations/instances_train.json"));
         Ok(Self { name: "made", images, annotations })
