@@ -6,11 +6,11 @@ use std::sync::Arc;
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use lacuna_data::augment::{Photometric, ResizeRange, Resizer};
-use lacuna_data::batch::{Loader, LoaderConfig, Normalize, OnBadImage, Order, Position, Recipe};
-use lacuna_data::decode::{self, RgbImage};
-use lacuna_data::output::IfExists;
+use lacuna_data::batch::{Loader, LoaderConfig, Normalize, Order, Position, Recipe};
+use lacuna_data::decode::{self, OnBadImage, RgbImage};
+use lacuna_data::output::{IfExists, NewFolder};
 use lacuna_data::sparsify::{Kind, Percent, sparsify};
-use lacuna_data::synth::{SynthConfig, scene, write_folder};
+use lacuna_data::synth::{SynthConfig, fill_folder, scene};
 use lacuna_data::{Builder, Dataset, Xywh, coco};
 
 fn main() {
@@ -30,9 +30,10 @@ fn picture() -> RgbImage {
 /// Four scenes in a folder, and what is in them.
 fn folder() -> (tempfile::TempDir, Arc<Dataset>) {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut made =
-        write_folder(&scenes(), &[("train", 4)], &folder.path().join("scenes"), IfExists::Refuse, &|| {})
-            .expect("a folder of scenes");
+    let scenes_folder =
+        NewFolder::create(&folder.path().join("scenes"), IfExists::Refuse).expect("a new folder");
+    let mut made = fill_folder(&scenes(), &[("train", 4)], &scenes_folder, &|| true).expect("scenes");
+    scenes_folder.finish().expect("a folder of scenes");
     (folder, Arc::new(made.remove(0)))
 }
 
