@@ -145,13 +145,15 @@ impl Resizer {
     }
 
     fn convolve(&mut self, from: &[u8], from_size: (u32, u32), to: &mut [u8], to_size: (u32, u32)) {
-        const RGB8: fir::PixelType = fir::PixelType::U8x3;
-        let from = fir::images::ImageRef::new(from_size.0, from_size.1, from, RGB8);
-        let to = fir::images::Image::from_slice_u8(to_size.0, to_size.1, to, RGB8);
+        // Typed images: with the type known only at run time, the code of all types is compiled.
+        use fir::images::{TypedImage, TypedImageRef};
+        use fir::pixels::U8x3;
+        let from = TypedImageRef::<U8x3>::from_buffer(from_size.0, from_size.1, from);
+        let to = TypedImage::<U8x3>::from_buffer(to_size.0, to_size.1, to);
         let (from, mut to) = (from.expect("as many bytes as pixels"), to.expect("as many bytes as pixels"));
         let bilinear = fir::ResizeAlg::Convolution(fir::FilterType::Bilinear);
         self.convolution
-            .resize(&from, &mut to, &fir::ResizeOptions::new().resize_alg(bilinear))
+            .resize_typed(&from, &mut to, &fir::ResizeOptions::new().resize_alg(bilinear))
             .expect("both images are RGB8 and not empty");
     }
 }
