@@ -1,1 +1,23 @@
-fn main() {}
+//! Chores of the repository: `cargo xtask --help`.
+
+mod bench;
+
+use clap::Parser;
+
+/// As the program itself has it, so that benchmarks see its memory.
+#[global_allocator]
+static ALLOCATOR: lacuna_kernels::Recycle = lacuna_kernels::Recycle::new();
+
+#[derive(Parser)]
+#[command(about = "Chores of the repository")]
+enum Task {
+    /// Time our code and, side by side, its peers in Python.
+    #[command(subcommand)]
+    Bench(bench::Bench),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Task::parse() {
+        Task::Bench(bench) => bench.run(),
+    }
+}

@@ -10,6 +10,8 @@
 //! Depth is always summed in ascending order by one job, so a result does not depend on how
 //! work is shared between threads.
 
+use std::mem::MaybeUninit;
+
 use crate::memory::{Source, Target, load_up_to, store_up_to};
 use crate::simd::{Isa, Simd, simd_fn};
 
@@ -77,6 +79,34 @@ unsafe impl Send for RowAddress {}
 // SAFETY: as above.
 unsafe impl Sync for RowAddress {}
 
+/// A tile's sums in memory. The loop that finishes them is too long to be unrolled; indexed by it, the
+/// array of sums would live in memory from the start, and every product would be stored.
+struct Spilled([MaybeUninit<f32>; MAX_ROWS * 2 * 16]);
+
+impl Spilled {
+    #[inline(always)]
+    fn new<S: Simd, const ROWS: usize>(s: S, sums: &[[S::Vector; 2]; ROWS]) -> Self {
+        let mut spilled = Self([MaybeUninit::uninit(); MAX_ROWS * 2 * 16]);
+        let to: *mut f32 = spilled.0.as_mut_ptr().cast();
+        for r in 0..ROWS {
+            // SAFETY: at most `MAX_ROWS` rows of two vectors of at most 16 lanes.
+            unsafe {
+                s.store(to.add(2 * r * S::LANES), sums[r][0]);
+                s.store(to.add((2 * r + 1) * S::LANES), sums[r][1]);
+            }
+        }
+        spilled
+    }
+
+    /// # Safety
+    /// Row `r` must have been given to [`Spilled::new`].
+    #[inline(always)]
+    unsafe fn get<S: Simd>(&self, s: S, r: usize, half: usize) -> S::Vector {
+        // SAFETY: written by `new`, as the caller vouches.
+        unsafe { s.load(self.0.as_ptr().cast::<f32>().add((2 * r + half) * S::LANES)) }
+    }
+}
+
 pub(crate) struct RowTile<'a> {
     /// `[taps]`: the first `rows` of each are used, each of `depth` readable floats.
     pub(crate) taps: &'a [[RowAddress; MAX_ROWS]],
@@ -137,6 +167,7 @@ simd_fn! {
                 }
             }
         }
+        let sums = Spilled::new(s, &sums);
         for r in 0..ROWS {
             for half in 0..2 {
                 let first = half * S::LANES;
@@ -148,7 +179,7 @@ simd_fn! {
                 // SAFETY: the caller of `row_tile` vouches for the output and what `finish` reads.
                 unsafe {
                     let out = tile.out.at(at, count);
-                    let mut sum = sums[r][half];
+                    let mut sum = sums.get(s, r, half);
                     if tile.accumulate {
                         sum = s.add(sum, load_up_to(s, out, count));
                     }
@@ -219,6 +250,7 @@ simd_fn! {
                 b = b.wrapping_add(tile.b_stride);
             }
         }
+        let sums = Spilled::new(s, &sums);
         for r in 0..ROWS {
             for half in 0..2 {
                 let first = half * S::LANES;
@@ -229,7 +261,7 @@ simd_fn! {
                 // SAFETY: the caller of `column_tile` vouches for the output and the scale.
                 unsafe {
                     let out = tile.out.at(tile.out_at + r * tile.out_stride + first, count);
-                    let mut sum = sums[r][half];
+                    let mut sum = sums.get(s, r, half);
                     if tile.accumulate {
                         sum = s.add(sum, load_up_to(s, out, count));
                     }

@@ -93,15 +93,6 @@ impl<'a> Target<'a> {
     }
 
     /// # Safety
-    /// As [`Target::at`], the floats must have been written, and no other job may use them while
-    /// the slice lives.
-    #[inline(always)]
-    pub(crate) unsafe fn slice(self, offset: usize, count: usize) -> &'a mut [f32] {
-        // SAFETY: as the caller vouches.
-        unsafe { std::slice::from_raw_parts_mut(self.at(offset, count), count) }
-    }
-
-    /// # Safety
     /// As [`Target::at`], and no other job may use these floats.
     #[inline(always)]
     pub(crate) unsafe fn fill_zero(self, offset: usize, count: usize) {

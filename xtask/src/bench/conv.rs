@@ -1,0 +1,360 @@
+//! `cargo xtask bench conv`: the kernels of `lacuna-kernels` and the same work in PyTorch.
+//!
+//! Ours and the peer's runs alternate, and the minimum of each is kept: on a shared machine that is
+//! the figure least disturbed by others. A convolution is timed forward, input gradient and weight
+//! gradient together, with everything that a training step would do for it (packing weights,
+//! allocating results). The peer's figure is the better of its two memory formats.
+
+use std::hint::black_box;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use lacuna_kernels::{
+    Average, Conv2d, Epilogue, FocalLoss, Grid, Isa, MaxPool2d, Sgd, SgdParameter, Window, ema, relu_gradient,
+};
+use serde_json::{Value, json};
+
+use super::peer::Peer;
+
+#[derive(clap::Args)]
+pub struct Options {
+    /// An interpreter with PyTorch; without it only our side is timed.
+    #[arg(long)]
+    python: Option<PathBuf>,
+    /// One JSON object per line in place of a table.
+    #[arg(long)]
+    json: bool,
+    /// Only cases whose name contains this.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Alternations of ours and the peer's runs.
+    #[arg(long, default_value_t = 9)]
+    repeats: usize,
+    /// Numbers of threads.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
+    threads: Vec<usize>,
+}
+
+const BATCH: usize = 4;
+
+/// One convolution of a detector at 256×256, and how often each backbone with its pyramid has it.
+struct Layer {
+    size: usize,
+    in_channels: usize,
+    out_channels: usize,
+    kernel: usize,
+    stride: usize,
+    in_r18: u32,
+    in_r50: u32,
+}
+
+const fn layer(
+    size: usize,
+    in_channels: usize,
+    out_channels: usize,
+    kernel: usize,
+    stride: usize,
+    in_r18: u32,
+    in_r50: u32,
+) -> Layer {
+    Layer { size, in_channels, out_channels, kernel, stride, in_r18, in_r50 }
+}
+
+/// Every convolution of ResNet-18-FPN and ResNet-50-FPN (P3–P7), and of RetinaNet's heads.
+#[rustfmt::skip]
+const LAYERS: &[Layer] = &[
+    layer(256,    3,   64, 7, 2, 1, 1),
+    // 3×3, stride 1
+    layer( 64,   64,   64, 3, 1, 4, 3),
+    layer( 32,  128,  128, 3, 1, 3, 3),
+    layer( 32,  256,  256, 3, 1, 1, 1),
+    layer( 16,  256,  256, 3, 1, 4, 6),
+    layer(  8,  512,  512, 3, 1, 3, 2),
+    layer(  8,  256,  256, 3, 1, 1, 1),
+    layer(  4,  256,  256, 3, 1, 0, 0), // heads
+    layer( 32,  256,  180, 3, 1, 0, 0), // 9 anchors × 20 classes
+    layer( 32,  256,   36, 3, 1, 0, 0), // 9 anchors × 4 sides
+    // 3×3, stride 2
+    layer( 64,   64,  128, 3, 2, 1, 0),
+    layer( 64,  128,  128, 3, 2, 0, 1),
+    layer( 32,  128,  256, 3, 2, 1, 0),
+    layer( 32,  256,  256, 3, 2, 0, 1),
+    layer( 16,  256,  512, 3, 2, 1, 0),
+    layer( 16,  512,  512, 3, 2, 0, 1),
+    layer(  8,  256,  256, 3, 2, 1, 1), // P6
+    layer(  4,  256,  256, 3, 2, 1, 1), // P7
+    // 1×1
+    layer( 64,   64,   64, 1, 1, 0, 1),
+    layer( 64,  256,   64, 1, 1, 0, 2),
+    layer( 64,   64,  256, 1, 1, 0, 4),
+    layer( 64,  256,  128, 1, 1, 0, 1),
+    layer( 32,  128,  512, 1, 1, 0, 4),
+    layer( 32,  512,  128, 1, 1, 0, 3),
+    layer( 32,  512,  256, 1, 1, 0, 2),
+    layer( 32,  128,  256, 1, 1, 1, 0),
+    layer( 16,  256,  256, 1, 1, 1, 0),
+    layer( 16,  256, 1024, 1, 1, 0, 6),
+    layer( 16, 1024,  256, 1, 1, 0, 6),
+    layer( 16, 1024,  512, 1, 1, 0, 1),
+    layer(  8,  512,  256, 1, 1, 1, 0),
+    layer(  8,  512, 2048, 1, 1, 0, 3),
+    layer(  8, 2048,  512, 1, 1, 0, 2),
+    layer(  8, 2048,  256, 1, 1, 0, 1),
+    // 1×1, stride 2
+    layer( 64,   64,  128, 1, 2, 1, 0),
+    layer( 32,  128,  256, 1, 2, 1, 0),
+    layer( 16,  256,  512, 1, 2, 1, 0),
+    layer( 64,  256,  512, 1, 2, 0, 1),
+    layer( 32,  512, 1024, 1, 2, 0, 1),
+    layer( 16, 1024, 2048, 1, 2, 0, 1),
+];
+
+/// Something to time: our run, and what the peer is asked.
+struct Case {
+    name: String,
+    request: Value,
+    /// Floating-point operations by the definition (not by the algorithm), 0 if not of interest.
+    operations: f64,
+    in_r18: u32,
+    in_r50: u32,
+    run: Box<dyn FnMut() + Send>,
+}
+
+/// Numbers in −1..1 that are the same each time; their values do not matter.
+fn numbers(len: usize) -> Vec<f32> {
+    (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 23) as f32 - 1.0).collect()
+}
+
+fn conv_case(layer: &Layer, block: bool) -> anyhow::Result<Case> {
+    let &Layer { size, in_channels, out_channels, kernel, stride, in_r18, in_r50 } = layer;
+    let isa = Isa::best();
+    let grid = Grid::new(BATCH, size, size);
+    let conv = Conv2d::new(vec![grid], in_channels, out_channels, Window::new(kernel, stride, kernel / 2))?;
+    let output = conv.outputs()[0];
+    let x = numbers(grid.pixels() * in_channels);
+    let w = numbers(kernel * kernel * in_channels * out_channels);
+    let dy = numbers(output.pixels() * out_channels);
+    // An image has no gradient.
+    let input_gradient = in_channels > 3;
+    let passes = if input_gradient { 3.0 } else { 2.0 };
+    let operations =
+        passes * 2.0 * (output.pixels() * out_channels * kernel * kernel * in_channels) as f64;
+    let kind = if block { "block" } else { "conv" };
+    let name = format!("{kind} {kernel}x{kernel} s{stride} {in_channels}->{out_channels} @{size}");
+    let request = json!({
+        "kind": kind, "batch": BATCH, "size": size, "in_channels": in_channels,
+        "out_channels": out_channels, "kernel": kernel, "stride": stride, "input_gradient": input_gradient,
+    });
+    let (scale, shift) = (numbers(out_channels), numbers(out_channels));
+    let run = move || {
+        let fit = "shapes fit";
+        if block {
+            let epilogue = Epilogue { scale: Some(&scale), shift: Some(&shift), residual: None, relu: true };
+            let y = conv.forward(isa, &x, &w, &epilogue).expect(fit);
+            let mut dz = dy.clone();
+            relu_gradient(isa, Some(&y), &mut dz, out_channels, false).expect(fit);
+            black_box(conv.input_gradient(isa, &dz, &w, Some(&scale)).expect(fit));
+            black_box(conv.weight_gradient(isa, &x, &dz, Some(&scale)).expect(fit));
+        } else {
+            black_box(conv.forward(isa, &x, &w, &Epilogue::default()).expect(fit));
+            if input_gradient {
+                black_box(conv.input_gradient(isa, &dy, &w, None).expect(fit));
+            }
+            black_box(conv.weight_gradient(isa, &x, &dy, None).expect(fit));
+        }
+    };
+    let counted = u32::from(!block);
+    Ok(Case {
+        name,
+        request,
+        operations,
+        in_r18: in_r18 * counted,
+        in_r50: in_r50 * counted,
+        run: Box::new(run),
+    })
+}
+
+/// A case that is no convolution of a backbone.
+fn other(name: &str, request: Value, run: impl FnMut() + Send + 'static) -> Case {
+    Case { name: name.into(), request, operations: 0.0, in_r18: 0, in_r50: 0, run: Box::new(run) }
+}
+
+fn max_pool_case() -> anyhow::Result<Case> {
+    let isa = Isa::best();
+    let pool = MaxPool2d::new(Grid::new(BATCH, 128, 128), 64, Window::new(3, 2, 1))?;
+    let x = numbers(BATCH * 128 * 128 * 64);
+    let dy = numbers(BATCH * 64 * 64 * 64);
+    Ok(other("max-pool 3x3 s2 64 @128", json!({"kind": "max_pool"}), move || {
+        let pooled = pool.forward(isa, &x).expect("shapes fit");
+        black_box(pool.gradient(isa, &dy, &pooled.taps).expect("shapes fit"));
+    }))
+}
+
+fn focal_case() -> Case {
+    const ROWS: usize = BATCH * 12_276;
+    const CLASSES: usize = 80;
+    let isa = Isa::best();
+    let logits = numbers(ROWS * CLASSES);
+    let labels: Vec<i32> = (0..ROWS as i32).map(|row| if row % 50 == 0 { row % 80 } else { -1 }).collect();
+    let focal = FocalLoss { alpha: 0.25, gamma: 2.0 };
+    other("focal loss 49104x80", json!({"kind": "focal"}), move || {
+        black_box(focal.forward(isa, &logits, CLASSES, &labels, None).expect("shapes fit"));
+    })
+}
+
+/// The sizes of ResNet-50's parameters, roughly: 32 million in 64 tensors.
+const PARAMETERS: (usize, usize) = (64, 500_000);
+
+fn sgd_case() -> Case {
+    let isa = Isa::best();
+    let make = || -> Vec<Vec<f32>> { (0..PARAMETERS.0).map(|_| numbers(PARAMETERS.1)).collect() };
+    let (mut parameters, gradients, mut velocities) = (make(), make(), make());
+    let sgd = Sgd { learning_rate: 1e-9, momentum: 0.9, weight_decay: 1e-4 };
+    other("sgd 32M", json!({"kind": "sgd", "tensors": PARAMETERS.0, "size": PARAMETERS.1}), move || {
+        let mut slots: Vec<SgdParameter> = parameters
+            .iter_mut()
+            .zip(&gradients)
+            .zip(&mut velocities)
+            .map(|((parameter, gradient), velocity)| SgdParameter { parameter, gradient, velocity })
+            .collect();
+        sgd.step(isa, &mut slots).expect("shapes fit");
+    })
+}
+
+fn ema_case() -> Case {
+    let isa = Isa::best();
+    let make = || -> Vec<Vec<f32>> { (0..PARAMETERS.0).map(|_| numbers(PARAMETERS.1)).collect() };
+    let (mut averages, values) = (make(), make());
+    other("ema 32M", json!({"kind": "ema", "tensors": PARAMETERS.0, "size": PARAMETERS.1}), move || {
+        let mut slots: Vec<Average> =
+            averages.iter_mut().zip(&values).map(|(average, value)| Average { average, value }).collect();
+        ema(isa, 0.999, &mut slots).expect("shapes fit");
+    })
+}
+
+/// A plain copy of as many bytes as `sgd` (or, 3 to 5, `ema`) touches: the measure of the two.
+fn copy_case() -> Case {
+    use rayon::prelude::*;
+    // SGD reads three floats per parameter and writes two: a copy of 2.5 floats.
+    let from = numbers(PARAMETERS.0 * PARAMETERS.1 * 5 / 2);
+    let mut to = from.clone();
+    other("copy, the bytes of sgd 32M", Value::Null, move || {
+        to.par_chunks_mut(1 << 14).zip(from.par_chunks(1 << 14)).for_each(|(to, from)| to.copy_from_slice(from));
+    })
+}
+
+fn cases() -> anyhow::Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for layer in LAYERS {
+        cases.push(conv_case(layer, false)?);
+    }
+    for at in [1, 2, 4, 20, 29] {
+        cases.push(conv_case(&LAYERS[at], true)?);
+    }
+    cases.extend([max_pool_case()?, focal_case(), sgd_case(), ema_case(), copy_case()]);
+    Ok(cases)
+}
+
+/// Fused multiply-adds per second on one thread with all operands in registers, as operations
+/// (two each): what the machine can do at most.
+fn peak_operations() -> f64 {
+    // A matrix product that fits the nearest cache comes within a few per cent of the peak.
+    let isa = Isa::best();
+    let conv = Conv2d::new(vec![Grid::new(1, 4, 24)], 64, 32, Window::new(1, 1, 0)).expect("a valid shape");
+    let (x, w) = (numbers(96 * 64), numbers(64 * 32));
+    let operations = 2.0 * 96.0 * 64.0 * 32.0;
+    let mut best = f64::INFINITY;
+    for _ in 0..200 {
+        let start = Instant::now();
+        for _ in 0..50 {
+            black_box(conv.forward(isa, black_box(&x), &w, &Epilogue::default()).expect("shapes fit"));
+        }
+        best = best.min(start.elapsed().as_secs_f64() / 50.0);
+    }
+    operations / best
+}
+
+/// Seconds for which threads of this process ran on a processor, where the system tells (Linux).
+fn processor_seconds() -> Option<f64> {
+    let tasks = std::fs::read_dir("/proc/self/task").ok()?;
+    let nanoseconds = tasks
+        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok())
+        .filter_map(|line| line.split(' ').next()?.parse::<u64>().ok());
+    Some(nanoseconds.sum::<u64>() as f64 / 1e9)
+}
+
+/// One timing of `run`, repeated until it is long enough to measure. One thread is timed by the
+/// processor's time, which others on the machine hardly disturb; several by the clock.
+fn time(pool: &rayon::ThreadPool, run: &mut (dyn FnMut() + Send)) -> f64 {
+    let of_processor = if pool.current_num_threads() == 1 { processor_seconds() } else { None };
+    let start = Instant::now();
+    let runs = pool.install(|| {
+        let mut runs = 0;
+        while runs == 0 || start.elapsed() < Duration::from_millis(20) {
+            run();
+            runs += 1;
+        }
+        f64::from(runs)
+    });
+    match (of_processor, processor_seconds()) {
+        (Some(before), Some(after)) => (after - before) / runs,
+        _ => start.elapsed().as_secs_f64() / runs,
+    }
+}
+
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let mut peer = options.python.as_deref().map(|python| Peer::start(python, "torch_conv.py")).transpose()?;
+    for &threads in &options.threads {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+        let mut ratios: Vec<(f64, u32, u32)> = Vec::new();
+        for mut case in cases()?.into_iter().filter(|case| case.name.contains(&options.only)) {
+            let (mut ours, mut theirs) = (f64::INFINITY, f64::INFINITY);
+            pool.install(|| (case.run)());
+            for _ in 0..options.repeats {
+                ours = ours.min(time(&pool, &mut *case.run));
+                if let (Some(peer), false) = (&mut peer, case.request.is_null()) {
+                    let mut request = case.request.clone();
+                    request["threads"] = json!(threads);
+                    let seconds = peer.ask(&request)?["seconds"].as_f64();
+                    theirs = theirs.min(seconds.context("the peer's answer has no seconds")?);
+                }
+            }
+            let peer_s = theirs.is_finite().then_some(theirs);
+            if let Some(peer_s) = peer_s {
+                ratios.push((ours / peer_s, case.in_r18, case.in_r50));
+            }
+            report(options.json, &case.name, threads, ours, peer_s, case.operations);
+        }
+        for (name, count) in [("R18-FPN", 1), ("R50-FPN", 2)] {
+            let counts = ratios.iter().map(|&(ratio, r18, r50)| (ratio, f64::from(if count == 1 { r18 } else { r50 })));
+            let (logs, total) = counts.fold((0.0, 0.0), |(logs, total), (ratio, n)| (logs + n * ratio.ln(), total + n));
+            if total > 0.0 && options.only.is_empty() {
+                let ratio = f64::exp(logs / total);
+                let case = format!("geometric mean of the convolutions of {name}");
+                if options.json {
+                    println!("{}", json!({"case": case, "threads": threads, "ours_s": null, "peer_s": null, "ratio": ratio}));
+                } else {
+                    println!("{threads} threads  {case}: {ratio:.3}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn report(json: bool, case: &str, threads: usize, ours: f64, peer: Option<f64>, operations: f64) {
+    let ratio = peer.map(|peer| ours / peer);
+    let gflops = (operations > 0.0).then(|| operations / ours / 1e9);
+    if json {
+        println!(
+            "{}",
+            json!({"case": case, "threads": threads, "ours_s": ours, "peer_s": peer, "ratio": ratio, "gflops": gflops})
+        );
+    } else {
+        let peer = peer.map_or(String::new(), |peer| format!("  peer {:8.3} ms", peer * 1e3));
+        let ratio = ratio.map_or(String::new(), |ratio| format!("  ratio {ratio:.3}"));
+        let gflops = gflops.map_or(String::new(), |gflops| format!("  {gflops:.0} GF/s"));
+        println!("{threads} threads  {case:36} ours {:8.3} ms{peer}{ratio}{gflops}", ours * 1e3);
+    }
+}

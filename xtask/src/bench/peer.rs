@@ -1,0 +1,49 @@
+//! A Python process that times the peer's side of a case: one JSON request per line in, one JSON
+//! answer per line out.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, ensure};
+use serde_json::Value;
+
+pub struct Peer {
+    process: Child,
+    requests: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    /// Starts `script`, a file of `xtask/peers`.
+    pub fn start(python: &Path, script: &str) -> anyhow::Result<Self> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(script);
+        let mut process = Command::new(python)
+            .arg(&script)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {} {}", python.display(), script.display()))?;
+        let requests = process.stdin.take().context("the peer has no stdin")?;
+        let answers = BufReader::new(process.stdout.take().context("the peer has no stdout")?);
+        Ok(Self { process, requests, answers })
+    }
+
+    /// Sends `request` and waits for the answer.
+    pub fn ask(&mut self, request: &Value) -> anyhow::Result<Value> {
+        writeln!(self.requests, "{request}")?;
+        self.requests.flush()?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        ensure!(!line.is_empty(), "the peer ended without an answer to {request}");
+        serde_json::from_str(&line).with_context(|| format!("the peer answered {line:?}"))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It may have ended already; there is nothing to do about a failure here.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
