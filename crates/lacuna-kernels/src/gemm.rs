@@ -23,6 +23,9 @@ pub(crate) fn rows_per_tile(isa: Isa) -> usize {
     if isa.lanes() == 16 { MAX_ROWS } else { 6 }
 }
 
+/// Rows of a panel, ahead of the one in use, that are fetched from the second-level cache.
+const PREFETCH_ROWS: usize = 8;
+
 /// Columns of a tile, and of a panel.
 pub(crate) fn columns_per_tile(isa: Isa) -> usize {
     2 * isa.lanes()
@@ -158,6 +161,8 @@ simd_fn! {
                 for k in 0..tile.depth {
                     let left = s.load(panel);
                     let right = s.load(panel.add(S::LANES));
+                    s.prefetch(panel.wrapping_add(PREFETCH_ROWS * 2 * S::LANES));
+                    s.prefetch(panel.wrapping_add((PREFETCH_ROWS * 2 + 1) * S::LANES));
                     panel = panel.add(2 * S::LANES);
                     for r in 0..ROWS {
                         let a = s.splat(*rows[r].0.add(k));

@@ -22,7 +22,7 @@ mod simd;
 mod upsample;
 
 pub use affine::{relu_gradient, scale_shift};
-pub use conv::{Algorithm, Conv2d, DepthwiseConv2d, Epilogue};
+pub use conv::{Algorithm, Conv2d, DepthwiseConv2d, Epilogue, Pass};
 pub use focal::{FocalLoss, FocalResult};
 pub use optim::{Average, Sgd, SgdParameter, ema};
 pub use pool::{MaxPool2d, Pooled};

@@ -55,10 +55,12 @@ impl MaxPool2d {
         let len = output.pixels() * channels;
         let (mut y, mut taps) = (vec![0.0; len], vec![0; len]);
         let row_len = (output.width * channels).max(1);
+        let columns: Vec<_> = (0..output.width).map(|out| self.sources(out, input.width)).collect();
         y.par_chunks_mut(row_len).zip(taps.par_chunks_mut(row_len)).enumerate().for_each(|(row, (y, taps))| {
             let (image, out_y) = (row / output.height, row % output.height);
             let image_len = input.height * input.width * channels;
-            pool_row(isa, self, &x[image * image_len..][..image_len], out_y, y, taps);
+            let image = &x[image * image_len..][..image_len];
+            pool_row(isa, self, image, &self.sources(out_y, input.height), &columns, y, taps);
         });
         Ok(Pooled { y, taps })
     }
@@ -69,58 +71,79 @@ impl MaxPool2d {
         let shape = [output.batch, output.height, output.width, channels];
         check_len("dy", &shape, dy.len())?;
         check_len("taps", &shape, taps.len())?;
-        let mut dx = vec![0.0; input.pixels() * channels];
         let row_len = (input.width * channels).max(1);
+        let columns: Vec<_> = (0..input.width).map(|at| self.seen_by(at, output.width)).collect();
+        let mut dx = vec![0.0; input.pixels() * channels];
         dx.par_chunks_mut(row_len).enumerate().for_each(|(row, dx)| {
             let (image, y) = (row / input.height, row % input.height);
             let image_len = output.height * output.width * channels;
             let range = image * image_len..(image + 1) * image_len;
-            unpool_row(isa, self, &dy[range.clone()], &taps[range], y, dx);
+            let rows = self.seen_by(y, output.height);
+            unpool_row(isa, self, &dy[range.clone()], &taps[range], &rows, &columns, dx);
         });
         Ok(dx)
     }
 
-    /// The input coordinate that tap `tap` of the window at `out` sees.
-    #[inline(always)]
-    fn source(&self, out: usize, tap: usize, size: usize) -> Option<usize> {
-        let at = out * self.window.stride + tap * self.window.dilation;
-        at.checked_sub(self.window.padding).filter(|&at| at < size)
+    /// Along one axis, the taps of the window at `out` that are on the image, and what they see.
+    fn sources(&self, out: usize, size: usize) -> Vec<Seen> {
+        let Window { kernel, stride, padding, dilation } = self.window;
+        (0..kernel)
+            .filter_map(|tap| {
+                let at = (out * stride + tap * dilation).checked_sub(padding).filter(|&at| at < size)?;
+                Some(Seen { tap, at })
+            })
+            .collect()
     }
 
-    /// The window whose tap `tap` sees the input coordinate `at`.
-    #[inline(always)]
-    fn seen_by(&self, at: usize, tap: usize, size: usize) -> Option<usize> {
-        let offset = (at + self.window.padding).checked_sub(tap * self.window.dilation)?;
-        Some(offset / self.window.stride).filter(|&out| offset % self.window.stride == 0 && out < size)
+    /// Along one axis, the taps that see the coordinate `at`, and whose they are.
+    fn seen_by(&self, at: usize, size: usize) -> Vec<Seen> {
+        let Window { kernel, stride, padding, dilation } = self.window;
+        (0..kernel)
+            .filter_map(|tap| {
+                let offset = (at + padding).checked_sub(tap * dilation)?;
+                let out = Some(offset / stride).filter(|&out| offset % stride == 0 && out < size)?;
+                Some(Seen { tap, at: out })
+            })
+            .collect()
     }
 }
 
+/// A tap along one axis, and the coordinate at its other end.
+#[derive(Clone, Copy)]
+struct Seen {
+    tap: usize,
+    at: usize,
+}
+
 simd_fn! {
-    fn pool_row<S>(s, pool: &MaxPool2d, x: &[f32], out_y: usize, y: &mut [f32], taps: &mut [u8]) {
+    fn pool_row<S>(
+        s, pool: &MaxPool2d, x: &[f32], rows: &[Seen], columns: &[Vec<Seen>], y: &mut [f32], taps: &mut [u8],
+    ) {
         let MaxPool2d { input, channels, window, .. } = *pool;
-        let kernel = window.kernel;
-        for (out_x, (y, taps)) in y.chunks_exact_mut(channels).zip(taps.chunks_exact_mut(channels)).enumerate() {
+        for ((columns, y), taps) in
+            columns.iter().zip(y.chunks_exact_mut(channels)).zip(taps.chunks_exact_mut(channels))
+        {
+            // No window is wholly outside, so there is a first tap; a window of −∞ keeps it.
+            let first = (rows[0].tap * window.kernel + columns[0].tap) as u32;
             for c in (0..channels).step_by(BLOCK) {
                 let count = BLOCK.min(channels - c);
                 let mut best = [f32::NEG_INFINITY; BLOCK];
-                let mut from = [u32::MAX; BLOCK];
-                for tap in 0..kernel * kernel {
-                    let at_y = pool.source(out_y, tap / kernel, input.height);
-                    let at_x = pool.source(out_x, tap % kernel, input.width);
-                    let (Some(at_y), Some(at_x)) = (at_y, at_x) else { continue };
-                    let pixel = &x[(at_y * input.width + at_x) * channels + c..][..count];
-                    let mut values = [f32::NEG_INFINITY; BLOCK];
-                    if let Ok(whole) = <&[f32; BLOCK]>::try_from(pixel) {
-                        values = *whole;
-                    } else {
-                        values[..count].copy_from_slice(pixel);
-                    }
-                    for i in 0..BLOCK {
-                        // A NaN beats everything, and the first value beats the empty window.
-                        let larger = !(values[i] <= best[i]) | (from[i] == u32::MAX);
-                        let kept = best[i].is_nan();
-                        best[i] = if larger & !kept { values[i] } else { best[i] };
-                        from[i] = if larger & !kept { tap as u32 } else { from[i] };
+                let mut from = [first; BLOCK];
+                for row in rows {
+                    for column in columns {
+                        let pixel = &x[(row.at * input.width + column.at) * channels + c..][..count];
+                        let tap = (row.tap * window.kernel + column.tap) as u32;
+                        let mut values = [f32::NEG_INFINITY; BLOCK];
+                        if let Ok(whole) = <&[f32; BLOCK]>::try_from(pixel) {
+                            values = *whole;
+                        } else {
+                            values[..count].copy_from_slice(pixel);
+                        }
+                        for i in 0..BLOCK {
+                            let larger = (values[i] > best[i]) | values[i].is_nan();
+                            best[i] = if larger { values[i] } else { best[i] };
+                            from[i] = if larger { tap } else { from[i] };
+                        }
                     }
                 }
                 y[c..c + count].copy_from_slice(&best[..count]);
@@ -133,16 +156,15 @@ simd_fn! {
 }
 
 simd_fn! {
-    fn unpool_row<S>(s, pool: &MaxPool2d, dy: &[f32], taps: &[u8], y: usize, dx: &mut [f32]) {
+    fn unpool_row<S>(
+        s, pool: &MaxPool2d, dy: &[f32], taps: &[u8], rows: &[Seen], columns: &[Vec<Seen>], dx: &mut [f32],
+    ) {
         let MaxPool2d { output, channels, window, .. } = *pool;
-        let kernel = window.kernel;
-        for (x, dx) in dx.chunks_exact_mut(channels).enumerate() {
-            for tap_y in 0..kernel {
-                let Some(out_y) = pool.seen_by(y, tap_y, output.height) else { continue };
-                for tap_x in 0..kernel {
-                    let Some(out_x) = pool.seen_by(x, tap_x, output.width) else { continue };
-                    let tap = (tap_y * kernel + tap_x) as u8;
-                    let at = (out_y * output.width + out_x) * channels;
+        for (columns, dx) in columns.iter().zip(dx.chunks_exact_mut(channels)) {
+            for row in rows {
+                for column in columns {
+                    let tap = (row.tap * window.kernel + column.tap) as u8;
+                    let at = (row.at * output.width + column.at) * channels;
                     let (dy, taps) = (&dy[at..][..channels], &taps[at..][..channels]);
                     for ((dx, &dy), &from) in dx.iter_mut().zip(dy).zip(taps) {
                         *dx += if from == tap { dy } else { 0.0 };

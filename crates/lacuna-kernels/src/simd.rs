@@ -108,6 +108,10 @@ pub(crate) trait Simd: Copy {
     /// Eight floats must be readable at each of the eight rows, and writable likewise.
     unsafe fn transpose_8x8(self, from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize);
 
+    /// Asks for the cache line at `address`, which need not be readable.
+    #[inline(always)]
+    fn prefetch(self, _address: *const f32) {}
+
     #[inline(always)]
     fn zero(self) -> Self::Vector {
         self.splat(0.0)
@@ -241,6 +245,10 @@ mod x86 {
         const LANES: usize = 8;
 
         #[inline(always)]
+        fn prefetch(self, address: *const f32) {
+            unsafe { _mm_prefetch(address.cast(), _MM_HINT_T0) }
+        }
+        #[inline(always)]
         fn splat(self, x: f32) -> __m256 {
             unsafe { _mm256_set1_ps(x) }
         }
@@ -312,6 +320,10 @@ mod x86 {
         type Vector = __m512;
         const LANES: usize = 16;
 
+        #[inline(always)]
+        fn prefetch(self, address: *const f32) {
+            unsafe { _mm_prefetch(address.cast(), _MM_HINT_T0) }
+        }
         #[inline(always)]
         fn splat(self, x: f32) -> __m512 {
             unsafe { _mm512_set1_ps(x) }

@@ -112,7 +112,6 @@ const LAYERS: &[Layer] = &[
 
 /// Something to time: our run, and what the peer is asked.
 struct Case {
-    name: String,
     request: Value,
     /// Floating-point operations by the definition (not by the algorithm), 0 if not of interest.
     operations: f64,
@@ -141,7 +140,6 @@ fn conv_case(layer: &Layer, block: bool) -> anyhow::Result<Case> {
     let operations =
         passes * 2.0 * (output.pixels() * out_channels * kernel * kernel * in_channels) as f64;
     let kind = if block { "block" } else { "conv" };
-    let name = format!("{kind} {kernel}x{kernel} s{stride} {in_channels}->{out_channels} @{size}");
     let request = json!({
         "kind": kind, "batch": BATCH, "size": size, "in_channels": in_channels,
         "out_channels": out_channels, "kernel": kernel, "stride": stride, "input_gradient": input_gradient,
@@ -166,7 +164,6 @@ fn conv_case(layer: &Layer, block: bool) -> anyhow::Result<Case> {
     };
     let counted = u32::from(!block);
     Ok(Case {
-        name,
         request,
         operations,
         in_r18: in_r18 * counted,
@@ -176,8 +173,8 @@ fn conv_case(layer: &Layer, block: bool) -> anyhow::Result<Case> {
 }
 
 /// A case that is no convolution of a backbone.
-fn other(name: &str, request: Value, run: impl FnMut() + Send + 'static) -> Case {
-    Case { name: name.into(), request, operations: 0.0, in_r18: 0, in_r50: 0, run: Box::new(run) }
+fn other(request: Value, run: impl FnMut() + Send + 'static) -> Case {
+    Case { request, operations: 0.0, in_r18: 0, in_r50: 0, run: Box::new(run) }
 }
 
 fn max_pool_case() -> anyhow::Result<Case> {
@@ -185,7 +182,7 @@ fn max_pool_case() -> anyhow::Result<Case> {
     let pool = MaxPool2d::new(Grid::new(BATCH, 128, 128), 64, Window::new(3, 2, 1))?;
     let x = numbers(BATCH * 128 * 128 * 64);
     let dy = numbers(BATCH * 64 * 64 * 64);
-    Ok(other("max-pool 3x3 s2 64 @128", json!({"kind": "max_pool"}), move || {
+    Ok(other(json!({"kind": "max_pool"}), move || {
         let pooled = pool.forward(isa, &x).expect("shapes fit");
         black_box(pool.gradient(isa, &dy, &pooled.taps).expect("shapes fit"));
     }))
@@ -198,7 +195,7 @@ fn focal_case() -> Case {
     let logits = numbers(ROWS * CLASSES);
     let labels: Vec<i32> = (0..ROWS as i32).map(|row| if row % 50 == 0 { row % 80 } else { -1 }).collect();
     let focal = FocalLoss { alpha: 0.25, gamma: 2.0 };
-    other("focal loss 49104x80", json!({"kind": "focal"}), move || {
+    other(json!({"kind": "focal"}), move || {
         black_box(focal.forward(isa, &logits, CLASSES, &labels, None).expect("shapes fit"));
     })
 }
@@ -211,7 +208,7 @@ fn sgd_case() -> Case {
     let make = || -> Vec<Vec<f32>> { (0..PARAMETERS.0).map(|_| numbers(PARAMETERS.1)).collect() };
     let (mut parameters, gradients, mut velocities) = (make(), make(), make());
     let sgd = Sgd { learning_rate: 1e-9, momentum: 0.9, weight_decay: 1e-4 };
-    other("sgd 32M", json!({"kind": "sgd", "tensors": PARAMETERS.0, "size": PARAMETERS.1}), move || {
+    other(json!({"kind": "sgd", "tensors": PARAMETERS.0, "size": PARAMETERS.1}), move || {
         let mut slots: Vec<SgdParameter> = parameters
             .iter_mut()
             .zip(&gradients)
@@ -226,7 +223,7 @@ fn ema_case() -> Case {
     let isa = Isa::best();
     let make = || -> Vec<Vec<f32>> { (0..PARAMETERS.0).map(|_| numbers(PARAMETERS.1)).collect() };
     let (mut averages, values) = (make(), make());
-    other("ema 32M", json!({"kind": "ema", "tensors": PARAMETERS.0, "size": PARAMETERS.1}), move || {
+    other(json!({"kind": "ema", "tensors": PARAMETERS.0, "size": PARAMETERS.1}), move || {
         let mut slots: Vec<Average> =
             averages.iter_mut().zip(&values).map(|(average, value)| Average { average, value }).collect();
         ema(isa, 0.999, &mut slots).expect("shapes fit");
@@ -239,21 +236,58 @@ fn copy_case() -> Case {
     // SGD reads three floats per parameter and writes two: a copy of 2.5 floats.
     let from = numbers(PARAMETERS.0 * PARAMETERS.1 * 5 / 2);
     let mut to = from.clone();
-    other("copy, the bytes of sgd 32M", Value::Null, move || {
+    other(Value::Null, move || {
         to.par_chunks_mut(1 << 14).zip(from.par_chunks(1 << 14)).for_each(|(to, from)| to.copy_from_slice(from));
     })
 }
 
-fn cases() -> anyhow::Result<Vec<Case>> {
-    let mut cases = Vec::new();
-    for layer in LAYERS {
-        cases.push(conv_case(layer, false)?);
+/// What can be timed, before any memory is taken for it.
+#[derive(Clone, Copy)]
+enum Kind {
+    Conv(&'static Layer),
+    /// Convolution, frozen batch norm, ReLU.
+    Block(&'static Layer),
+    MaxPool,
+    Focal,
+    Sgd,
+    Ema,
+    Copy,
+}
+
+impl Kind {
+    fn all() -> impl Iterator<Item = Self> {
+        let blocks = [1, 2, 4, 20, 29].map(|at| Self::Block(&LAYERS[at]));
+        let others = [Self::MaxPool, Self::Focal, Self::Sgd, Self::Ema, Self::Copy];
+        LAYERS.iter().map(Self::Conv).chain(blocks).chain(others)
     }
-    for at in [1, 2, 4, 20, 29] {
-        cases.push(conv_case(&LAYERS[at], true)?);
+
+    fn name(self) -> String {
+        let of = |kind: &str, layer: &Layer| {
+            let Layer { size, in_channels, out_channels, kernel, stride, .. } = layer;
+            format!("{kind} {kernel}x{kernel} s{stride} {in_channels}->{out_channels} @{size}")
+        };
+        match self {
+            Self::Conv(layer) => of("conv", layer),
+            Self::Block(layer) => of("block", layer),
+            Self::MaxPool => "max-pool 3x3 s2 64 @128".into(),
+            Self::Focal => "focal loss 49104x80".into(),
+            Self::Sgd => "sgd 32M".into(),
+            Self::Ema => "ema 32M".into(),
+            Self::Copy => "copy, the bytes of sgd 32M".into(),
+        }
     }
-    cases.extend([max_pool_case()?, focal_case(), sgd_case(), ema_case(), copy_case()]);
-    Ok(cases)
+
+    fn prepare(self) -> anyhow::Result<Case> {
+        match self {
+            Self::Conv(layer) => conv_case(layer, false),
+            Self::Block(layer) => conv_case(layer, true),
+            Self::MaxPool => max_pool_case(),
+            Self::Focal => Ok(focal_case()),
+            Self::Sgd => Ok(sgd_case()),
+            Self::Ema => Ok(ema_case()),
+            Self::Copy => Ok(copy_case()),
+        }
+    }
 }
 
 /// Fused multiply-adds per second on one thread with all operands in registers, as operations
@@ -275,20 +309,16 @@ fn peak_operations() -> f64 {
     operations / best
 }
 
-/// Seconds for which threads of this process ran on a processor, where the system tells (Linux).
-fn processor_seconds() -> Option<f64> {
-    let tasks = std::fs::read_dir("/proc/self/task").ok()?;
-    let nanoseconds = tasks
-        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok())
-        .filter_map(|line| line.split(' ').next()?.parse::<u64>().ok());
-    Some(nanoseconds.sum::<u64>() as f64 / 1e9)
+/// Seconds for which threads of this process ran on a processor.
+fn processor_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// One timing of `run`, repeated until it is long enough to measure. One thread is timed by the
 /// processor's time, which others on the machine hardly disturb; several by the clock.
 fn time(pool: &rayon::ThreadPool, run: &mut (dyn FnMut() + Send)) -> f64 {
-    let of_processor = if pool.current_num_threads() == 1 { processor_seconds() } else { None };
-    let start = Instant::now();
+    let (start, of_processor) = (Instant::now(), processor_seconds());
     let runs = pool.install(|| {
         let mut runs = 0;
         while runs == 0 || start.elapsed() < Duration::from_millis(20) {
@@ -297,9 +327,10 @@ fn time(pool: &rayon::ThreadPool, run: &mut (dyn FnMut() + Send)) -> f64 {
         }
         f64::from(runs)
     });
-    match (of_processor, processor_seconds()) {
-        (Some(before), Some(after)) => (after - before) / runs,
-        _ => start.elapsed().as_secs_f64() / runs,
+    if pool.current_num_threads() == 1 {
+        (processor_seconds() - of_processor) / runs
+    } else {
+        start.elapsed().as_secs_f64() / runs
     }
 }
 
@@ -308,7 +339,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     for &threads in &options.threads {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
         let mut ratios: Vec<(f64, u32, u32)> = Vec::new();
-        for mut case in cases()?.into_iter().filter(|case| case.name.contains(&options.only)) {
+        for kind in Kind::all().filter(|kind| kind.name().contains(&options.only)) {
+            let mut case = kind.prepare()?;
             let (mut ours, mut theirs) = (f64::INFINITY, f64::INFINITY);
             pool.install(|| (case.run)());
             for _ in 0..options.repeats {
@@ -324,7 +356,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             if let Some(peer_s) = peer_s {
                 ratios.push((ours / peer_s, case.in_r18, case.in_r50));
             }
-            report(options.json, &case.name, threads, ours, peer_s, case.operations);
+            report(options.json, &kind.name(), threads, ours, peer_s, case.operations);
         }
         for (name, count) in [("R18-FPN", 1), ("R50-FPN", 2)] {
             let counts = ratios.iter().map(|&(ratio, r18, r50)| (ratio, f64::from(if count == 1 { r18 } else { r50 })));

@@ -54,6 +54,14 @@ pub enum Algorithm {
     Direct,
 }
 
+/// The three passes of training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    Forward,
+    InputGradient,
+    WeightGradient,
+}
+
 impl Conv2d {
     /// A convolution over one grid of images, or over several (the levels of a pyramid).
     pub fn new(
@@ -79,17 +87,21 @@ impl Conv2d {
         &self.outputs
     }
 
-    /// The algorithm of all three passes, from measurements (docs/PERFORMANCE.md):
+    /// The algorithm of a pass, from measurements (docs/PERFORMANCE.md). Dense 3×3 windows of stride 1
+    /// with at least 16 channels on both sides:
     ///
-    /// | window                | channels  | 4×4 output tiles               | algorithm   |
-    /// |-----------------------|-----------|--------------------------------|-------------|
-    /// | 3×3, stride 1, dense  | both ≥ 16 | ≥ 256, or ≥ 48 and C·K ≤ 256²  | `Winograd4` |
-    /// | 3×3, stride 1, dense  | both ≥ 16 | fewer                          | `Winograd2` |
-    /// | anything else         | any       | any                            | `Direct`    |
+    /// | pass                | 4×4 output tiles | C·K    | algorithm   |
+    /// |---------------------|------------------|--------|-------------|
+    /// | forward, dx         | ≥ 16             | any    | `Winograd4` |
+    /// | forward, dx         | fewer            | any    | `Winograd2` |
+    /// | dw                  | ≥ 48             | any    | `Winograd4` |
+    /// | dw                  | 16..48           | ≤ 256² | `Winograd2` |
+    /// | dw                  | otherwise        |        | `Direct`    |
     ///
-    /// With few tiles the transforms of the weights outweigh the saved products, and F(2×2) has the
-    /// smaller ones. Below 16 channels a vector register would be half empty.
-    pub fn algorithm(&self) -> Algorithm {
+    /// Everything else is `Direct`. With few tiles the transforms of the weights outweigh the saved
+    /// products; those of the weight gradient, which are written to memory and read back, do so
+    /// sooner. Below 16 channels a vector register would be half empty.
+    pub fn algorithm(&self, pass: Pass) -> Algorithm {
         let Window { kernel, stride, padding, dilation } = self.window;
         let narrow = self.in_channels.min(self.out_channels) < 16;
         if kernel != 3 || stride != 1 || dilation != 1 || padding > 2 || narrow {
@@ -97,20 +109,24 @@ impl Conv2d {
         }
         let tiles: usize =
             self.outputs.iter().map(|g| g.batch * g.height.div_ceil(4) * g.width.div_ceil(4)).sum();
-        if tiles >= 256 || (tiles >= 48 && self.in_channels * self.out_channels <= 256 * 256) {
-            Algorithm::Winograd4
-        } else {
-            Algorithm::Winograd2
+        match pass {
+            Pass::Forward | Pass::InputGradient if tiles >= 16 => Algorithm::Winograd4,
+            Pass::Forward | Pass::InputGradient => Algorithm::Winograd2,
+            Pass::WeightGradient if tiles >= 48 => Algorithm::Winograd4,
+            Pass::WeightGradient if tiles >= 16 && self.in_channels * self.out_channels <= 256 * 256 => {
+                Algorithm::Winograd2
+            }
+            Pass::WeightGradient => Algorithm::Direct,
         }
     }
 
     /// `y [Σ N·H'·W', K]` from `x [Σ N·H·W, C]` and `w [kernel, kernel, C, K]`.
     pub fn forward(&self, isa: Isa, x: &[f32], w: &[f32], epilogue: &Epilogue) -> Result<Vec<f32>, ShapeError> {
-        self.forward_by(self.algorithm(), isa, x, w, epilogue)
+        self.forward_by(self.algorithm(Pass::Forward), isa, x, w, epilogue)
     }
 
-    /// The gradient of `x` from that of `scale[k] · (x ∗ w)`'s unscaled-by-`relu` sum, `dz`:
-    /// `dx = (scale[k] · dz) ∗ᵀ w`.
+    /// The gradient of `x`: `dx = (scale[k] · dz) ∗ᵀ w`, where `dz` is the gradient of the value under
+    /// the ReLU.
     pub fn input_gradient(
         &self,
         isa: Isa,
@@ -118,7 +134,7 @@ impl Conv2d {
         w: &[f32],
         scale: Option<&[f32]>,
     ) -> Result<Vec<f32>, ShapeError> {
-        self.input_gradient_by(self.algorithm(), isa, dz, w, scale)
+        self.input_gradient_by(self.algorithm(Pass::InputGradient), isa, dz, w, scale)
     }
 
     /// The gradient of `w [kernel, kernel, C, K]`: `dw = scale[k] · Σ_pixels xᵀ dz`.
@@ -129,7 +145,7 @@ impl Conv2d {
         dz: &[f32],
         scale: Option<&[f32]>,
     ) -> Result<Vec<f32>, ShapeError> {
-        self.weight_gradient_by(self.algorithm(), isa, x, dz, scale)
+        self.weight_gradient_by(self.algorithm(Pass::WeightGradient), isa, x, dz, scale)
     }
 
     /// [`Conv2d::forward`] by a given algorithm. `Winograd4` and `Winograd2` need a dense 3×3 window

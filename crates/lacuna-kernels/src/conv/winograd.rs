@@ -32,7 +32,7 @@ const BY_PANELS_BELOW: usize = 96;
 const WEIGHT_CHUNK: usize = 150_000;
 
 /// Floats of transformed tiles (input and output) a job keeps at a time when shared out by tiles.
-const TILE_BLOCK: usize = 450_000;
+const TILE_BLOCK: usize = 220_000;
 
 /// Tiles transformed at a time for the weight gradient.
 const WEIGHT_GRADIENT_TILES: usize = 128;
@@ -179,9 +179,9 @@ fn convolve_by_tiles<const POINTS: usize>(
     // SAFETY: every row of every panel was written above, and nothing writes to it any more.
     let u = unsafe { u.as_source() };
 
-    let depth_stride = depth.next_multiple_of(isa.lanes());
+    let depth_stride = depth.next_multiple_of(isa.lanes()) + 16;
     let columns_stride = panels * width;
-    let most = (TILE_BLOCK / (points * (depth_stride + columns_stride))).clamp(rows_per_tile(isa), 96);
+    let most = (TILE_BLOCK / (points * (depth_stride + columns_stride))).clamp(3 * rows_per_tile(isa), 96);
     let threads = rayon::current_num_threads();
     let blocks = tiles.len().div_ceil(most).next_multiple_of(threads);
     let most = tiles.len().div_ceil(blocks);
