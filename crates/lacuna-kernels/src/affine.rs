@@ -18,7 +18,12 @@ fn pixels_per_job(channels: usize) -> usize {
 }
 
 /// `y = relu(scale[c] · x + shift[c] + residual)`, `x [pixels, C]`.
-pub fn scale_shift(isa: Isa, x: &[f32], channels: usize, epilogue: &Epilogue) -> Result<Vec<f32>, ShapeError> {
+pub fn scale_shift(
+    isa: Isa,
+    x: &[f32],
+    channels: usize,
+    epilogue: &Epilogue,
+) -> Result<Vec<f32>, ShapeError> {
     if channels == 0 {
         return Err(ShapeError::Zero { what: "channels" });
     }

@@ -160,7 +160,8 @@ impl Scratch {
     pub(crate) fn take(len: usize) -> Self {
         let lines = len.div_ceil(16);
         let idle = IDLE.with_borrow_mut(|idle| {
-            let fitting = (0..idle.len()).filter(|&i| idle[i].0.len() >= lines).min_by_key(|&i| idle[i].0.len());
+            let fitting =
+                (0..idle.len()).filter(|&i| idle[i].0.len() >= lines).min_by_key(|&i| idle[i].0.len());
             let largest = (0..idle.len()).max_by_key(|&i| idle[i].0.len());
             fitting.or(largest).map(|i| idle.swap_remove(i))
         });

@@ -36,7 +36,9 @@ impl Sgd {
                 .par_chunks_mut(CHUNK)
                 .zip(gradient.par_chunks(CHUNK))
                 .zip(velocity.par_chunks_mut(CHUNK))
-                .for_each(|((parameter, gradient), velocity)| sgd_chunk(isa, *self, parameter, gradient, velocity));
+                .for_each(|((parameter, gradient), velocity)| {
+                    sgd_chunk(isa, *self, parameter, gradient, velocity)
+                });
         });
         Ok(())
     }

@@ -139,7 +139,8 @@ mod tests {
 
     #[test]
     fn a_class_is_at_least_its_size_and_at_most_a_quarter_larger() {
-        let mut sizes: Vec<usize> = (17..38).flat_map(|power| [(1 << power) - 1, 1 << power, (1 << power) + 1]).collect();
+        let mut sizes: Vec<usize> =
+            (17..38).flat_map(|power| [(1 << power) - 1, 1 << power, (1 << power) + 1]).collect();
         sizes.extend([SMALLEST + 1, 70_000, 81_920, 81_921, 100_000, 16 << 20]);
         for size in sizes {
             let (class_of, rounded) = class(size);

@@ -55,10 +55,15 @@ impl Axis {
     /// The samples of cell `cell` that lie on the map; those more than a pixel off it count as zero.
     fn samples(&self, cell: usize) -> impl Iterator<Item = Sample> + '_ {
         let (first, step) = (self.start + cell as f32 * self.cell, self.cell / self.samples);
+        let all = self.samples.max(0.0) as usize;
         // A huge region has more samples than there is time for; those off the map are skipped.
-        let on_map = |limit: f32| (limit - f64::from(first) as f32) / step - 0.5;
-        let from = (on_map(-1.0) - 1.0).max(0.0) as usize;
-        let to = ((on_map(self.size as f32) + 2.0).max(0.0) as usize).min(self.samples as usize);
+        let sample_at = |at: f32| (at - first) / step - 0.5;
+        let (from, to) = if step > 0.0 {
+            let (low, high) = (sample_at(-1.0) - 1.0, sample_at(self.size as f32) + 2.0);
+            (low.max(0.0) as usize, all.min(high.max(0.0) as usize))
+        } else {
+            (0, all)
+        };
         (from..to).filter_map(move |i| self.sample(first + (i as f32 + 0.5) * step))
     }
 
@@ -95,10 +100,16 @@ impl RoiAlign {
             let Some((vertical, horizontal)) = self.axes(region, grid) else { return y.fill(f32::NAN) };
             let image = &x[region.image * grid.height * grid.width * channels..];
             for (cell, y) in y.chunks_exact_mut(channels).enumerate() {
-                for_each_sample(&vertical, &horizontal, cell / self.width, cell % self.width, |pixel, weight| {
-                    let at = (pixel.0 * grid.width + pixel.1) * channels;
-                    add_weighted(isa, weight, &image[at..][..channels], y);
-                });
+                for_each_sample(
+                    &vertical,
+                    &horizontal,
+                    cell / self.width,
+                    cell % self.width,
+                    |pixel, weight| {
+                        let at = (pixel.0 * grid.width + pixel.1) * channels;
+                        add_weighted(isa, weight, &image[at..][..channels], y);
+                    },
+                );
             }
         });
         Ok(y)
@@ -154,10 +165,16 @@ impl RoiAlign {
             let Some((vertical, horizontal)) = self.axes(region, grid) else { continue };
             for cell in 0..cells {
                 let dy = &dy[(r * cells + cell) * channels + first..][..width];
-                for_each_sample(&vertical, &horizontal, cell / self.width, cell % self.width, |pixel, weight| {
-                    let at = (pixel.0 * grid.width + pixel.1) * width;
-                    add_weighted(isa, weight, dy, &mut sum[at..][..width]);
-                });
+                for_each_sample(
+                    &vertical,
+                    &horizontal,
+                    cell / self.width,
+                    cell % self.width,
+                    |pixel, weight| {
+                        let at = (pixel.0 * grid.width + pixel.1) * width;
+                        add_weighted(isa, weight, dy, &mut sum[at..][..width]);
+                    },
+                );
             }
         }
         sum

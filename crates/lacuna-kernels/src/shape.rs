@@ -6,13 +6,10 @@ pub enum ShapeError {
     #[error("{tensor} has {actual} elements, but its shape {expected:?} has {}", .expected.iter().product::<usize>())]
     Length { tensor: &'static str, expected: Vec<usize>, actual: usize },
     #[error("{left} has shape {left_shape:?}, which does not fit {right} of shape {right_shape:?}")]
-    Mismatch {
-        left: &'static str,
-        left_shape: Vec<usize>,
-        right: &'static str,
-        right_shape: Vec<usize>,
-    },
-    #[error("a {extent}×{extent} window (kernel {kernel}, dilation {dilation}) is larger than a {height}×{width} image with padding {padding}")]
+    Mismatch { left: &'static str, left_shape: Vec<usize>, right: &'static str, right_shape: Vec<usize> },
+    #[error(
+        "a {extent}×{extent} window (kernel {kernel}, dilation {dilation}) is larger than a {height}×{width} image with padding {padding}"
+    )]
     Window { extent: usize, kernel: usize, dilation: usize, height: usize, width: usize, padding: usize },
     #[error("{what} must not be 0")]
     Zero { what: &'static str },
@@ -71,7 +68,8 @@ impl Window {
             }
         }
         let extent = self.dilation * (self.kernel - 1) + 1;
-        let along = |size: usize| (size + 2 * self.padding).checked_sub(extent).map(|rest| rest / self.stride + 1);
+        let along =
+            |size: usize| (size + 2 * self.padding).checked_sub(extent).map(|rest| rest / self.stride + 1);
         match (along(input.height), along(input.width)) {
             (Some(height), Some(width)) => Ok(Grid { batch: input.batch, height, width }),
             _ => Err(ShapeError::Window {

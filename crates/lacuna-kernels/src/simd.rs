@@ -88,6 +88,22 @@ pub(crate) trait Simd: Copy {
     /// `a > b ? a : b`: gives `b` if either is not a number, so `max(0, x)` keeps a NaN `x`.
     fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
 
+    fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `then` where `a > b` or `a` is not a number, else `otherwise`.
+    fn select_larger(
+        self,
+        a: Self::Vector,
+        b: Self::Vector,
+        then: Self::Vector,
+        otherwise: Self::Vector,
+    ) -> Self::Vector;
+    /// `v` where the lane's byte is `byte`, else 0.
+    fn keep_where(self, bytes: &[u8; 16], byte: u8, v: Self::Vector) -> Self::Vector;
+    /// Whole numbers in 0..256 as bytes, one per lane.
+    fn to_bytes(self, v: Self::Vector) -> [u8; 16];
+    /// `2ⁿ` for whole `n` in −126..128.
+    fn power_of_two(self, n: Self::Vector) -> Self::Vector;
+
     /// # Safety
     /// `LANES` floats must be readable at `from`.
     unsafe fn load(self, from: *const f32) -> Self::Vector;
@@ -159,6 +175,26 @@ impl Simd for Portable {
     #[inline(always)]
     fn max(self, a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
         map4(|i| if a[i] > b[i] { a[i] } else { b[i] })
+    }
+    #[inline(always)]
+    fn div(self, a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        map4(|i| a[i] / b[i])
+    }
+    #[inline(always)]
+    fn select_larger(self, a: [f32; 4], b: [f32; 4], then: [f32; 4], otherwise: [f32; 4]) -> [f32; 4] {
+        map4(|i| if a[i] > b[i] || a[i].is_nan() { then[i] } else { otherwise[i] })
+    }
+    #[inline(always)]
+    fn keep_where(self, bytes: &[u8; 16], byte: u8, v: [f32; 4]) -> [f32; 4] {
+        map4(|i| if bytes[i] == byte { v[i] } else { 0.0 })
+    }
+    #[inline(always)]
+    fn to_bytes(self, v: [f32; 4]) -> [u8; 16] {
+        std::array::from_fn(|i| v.get(i).map_or(0, |&x| x as u8))
+    }
+    #[inline(always)]
+    fn power_of_two(self, n: [f32; 4]) -> [f32; 4] {
+        map4(|i| f32::from_bits(((n[i] as i32 + 127) as u32) << 23))
     }
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> [f32; 4] {
@@ -273,6 +309,44 @@ mod x86 {
             unsafe { _mm256_max_ps(a, b) }
         }
         #[inline(always)]
+        fn div(self, a: __m256, b: __m256) -> __m256 {
+            unsafe { _mm256_div_ps(a, b) }
+        }
+        #[inline(always)]
+        fn select_larger(self, a: __m256, b: __m256, then: __m256, otherwise: __m256) -> __m256 {
+            unsafe {
+                let larger = _mm256_cmp_ps(a, b, _CMP_GT_OQ);
+                let not_a_number = _mm256_cmp_ps(a, a, _CMP_UNORD_Q);
+                _mm256_blendv_ps(otherwise, then, _mm256_or_ps(larger, not_a_number))
+            }
+        }
+        #[inline(always)]
+        fn keep_where(self, bytes: &[u8; 16], byte: u8, v: __m256) -> __m256 {
+            unsafe {
+                let lanes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(bytes.as_ptr().cast()));
+                let equal = _mm256_cmpeq_epi32(lanes, _mm256_set1_epi32(byte.into()));
+                _mm256_and_ps(v, _mm256_castsi256_ps(equal))
+            }
+        }
+        #[inline(always)]
+        fn to_bytes(self, v: __m256) -> [u8; 16] {
+            let mut bytes = [0; 16];
+            unsafe {
+                let whole = _mm256_cvtps_epi32(v);
+                let halves = (_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+                let words = _mm_packus_epi32(halves.0, halves.1);
+                _mm_storeu_si128(bytes.as_mut_ptr().cast(), _mm_packus_epi16(words, _mm_setzero_si128()));
+            }
+            bytes
+        }
+        #[inline(always)]
+        fn power_of_two(self, n: __m256) -> __m256 {
+            unsafe {
+                let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+                _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23))
+            }
+        }
+        #[inline(always)]
         unsafe fn load(self, from: *const f32) -> __m256 {
             unsafe { _mm256_loadu_ps(from) }
         }
@@ -347,6 +421,42 @@ mod x86 {
         #[inline(always)]
         fn max(self, a: __m512, b: __m512) -> __m512 {
             unsafe { _mm512_max_ps(a, b) }
+        }
+        #[inline(always)]
+        fn div(self, a: __m512, b: __m512) -> __m512 {
+            unsafe { _mm512_div_ps(a, b) }
+        }
+        #[inline(always)]
+        fn select_larger(self, a: __m512, b: __m512, then: __m512, otherwise: __m512) -> __m512 {
+            unsafe {
+                let larger = _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
+                let not_a_number = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+                _mm512_mask_blend_ps(larger | not_a_number, otherwise, then)
+            }
+        }
+        #[inline(always)]
+        fn keep_where(self, bytes: &[u8; 16], byte: u8, v: __m512) -> __m512 {
+            unsafe {
+                let lanes = _mm512_cvtepu8_epi32(_mm_loadu_si128(bytes.as_ptr().cast()));
+                let equal = _mm512_cmpeq_epi32_mask(lanes, _mm512_set1_epi32(byte.into()));
+                _mm512_maskz_mov_ps(equal, v)
+            }
+        }
+        #[inline(always)]
+        fn to_bytes(self, v: __m512) -> [u8; 16] {
+            let mut bytes = [0; 16];
+            unsafe {
+                let narrow = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v));
+                _mm_storeu_si128(bytes.as_mut_ptr().cast(), narrow);
+            }
+            bytes
+        }
+        #[inline(always)]
+        fn power_of_two(self, n: __m512) -> __m512 {
+            unsafe {
+                let exponent = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+                _mm512_castsi512_ps(_mm512_slli_epi32(exponent, 23))
+            }
         }
         #[inline(always)]
         unsafe fn load(self, from: *const f32) -> __m512 {

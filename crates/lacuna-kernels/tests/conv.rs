@@ -12,9 +12,13 @@ fn tolerance(algorithm: Algorithm) -> f64 {
 }
 
 fn check(reference: &Reference, algorithm: Algorithm, isa: Isa, seed: u64) {
-    let conv =
-        Conv2d::new(reference.inputs.clone(), reference.in_channels, reference.out_channels, reference.window)
-            .unwrap();
+    let conv = Conv2d::new(
+        reference.inputs.clone(),
+        reference.in_channels,
+        reference.out_channels,
+        reference.window,
+    )
+    .unwrap();
     let what = |pass: &str| format!("{pass}, {algorithm:?}, {}, {reference:?}", isa.name());
     let tolerance = tolerance(algorithm);
     let x = numbers(seed, reference.input_len());
@@ -46,7 +50,7 @@ fn channels() -> impl Strategy<Value = usize> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_window_equals_the_definition(

@@ -137,8 +137,7 @@ fn conv_case(layer: &Layer, block: bool) -> anyhow::Result<Case> {
     // An image has no gradient.
     let input_gradient = in_channels > 3;
     let passes = if input_gradient { 3.0 } else { 2.0 };
-    let operations =
-        passes * 2.0 * (output.pixels() * out_channels * kernel * kernel * in_channels) as f64;
+    let operations = passes * 2.0 * (output.pixels() * out_channels * kernel * kernel * in_channels) as f64;
     let kind = if block { "block" } else { "conv" };
     let request = json!({
         "kind": kind, "batch": BATCH, "size": size, "in_channels": in_channels,
@@ -163,13 +162,7 @@ fn conv_case(layer: &Layer, block: bool) -> anyhow::Result<Case> {
         }
     };
     let counted = u32::from(!block);
-    Ok(Case {
-        request,
-        operations,
-        in_r18: in_r18 * counted,
-        in_r50: in_r50 * counted,
-        run: Box::new(run),
-    })
+    Ok(Case { request, operations, in_r18: in_r18 * counted, in_r50: in_r50 * counted, run: Box::new(run) })
 }
 
 /// A case that is no convolution of a backbone.
@@ -237,7 +230,9 @@ fn copy_case() -> Case {
     let from = numbers(PARAMETERS.0 * PARAMETERS.1 * 5 / 2);
     let mut to = from.clone();
     other(Value::Null, move || {
-        to.par_chunks_mut(1 << 14).zip(from.par_chunks(1 << 14)).for_each(|(to, from)| to.copy_from_slice(from));
+        to.par_chunks_mut(1 << 14)
+            .zip(from.par_chunks(1 << 14))
+            .for_each(|(to, from)| to.copy_from_slice(from));
     })
 }
 
@@ -335,7 +330,17 @@ fn time(pool: &rayon::ThreadPool, run: &mut (dyn FnMut() + Send)) -> f64 {
 }
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let mut peer = options.python.as_deref().map(|python| Peer::start(python, "torch_conv.py")).transpose()?;
+    let peak = peak_operations();
+    if options.json {
+        println!(
+            "{}",
+            json!({"case": "peak of one thread", "ours_s": null, "peer_s": null, "ratio": null, "gflops": peak / 1e9})
+        );
+    } else {
+        println!("peak of one thread: {:.0} GF/s", peak / 1e9);
+    }
+    let mut peer =
+        options.python.as_deref().map(|python| Peer::start(python, "torch_conv.py")).transpose()?;
     for &threads in &options.threads {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
         let mut ratios: Vec<(f64, u32, u32)> = Vec::new();
@@ -359,13 +364,19 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             report(options.json, &kind.name(), threads, ours, peer_s, case.operations);
         }
         for (name, count) in [("R18-FPN", 1), ("R50-FPN", 2)] {
-            let counts = ratios.iter().map(|&(ratio, r18, r50)| (ratio, f64::from(if count == 1 { r18 } else { r50 })));
-            let (logs, total) = counts.fold((0.0, 0.0), |(logs, total), (ratio, n)| (logs + n * ratio.ln(), total + n));
+            let counts = ratios
+                .iter()
+                .map(|&(ratio, r18, r50)| (ratio, f64::from(if count == 1 { r18 } else { r50 })));
+            let (logs, total) =
+                counts.fold((0.0, 0.0), |(logs, total), (ratio, n)| (logs + n * ratio.ln(), total + n));
             if total > 0.0 && options.only.is_empty() {
                 let ratio = f64::exp(logs / total);
                 let case = format!("geometric mean of the convolutions of {name}");
                 if options.json {
-                    println!("{}", json!({"case": case, "threads": threads, "ours_s": null, "peer_s": null, "ratio": ratio}));
+                    println!(
+                        "{}",
+                        json!({"case": case, "threads": threads, "ours_s": null, "peer_s": null, "ratio": ratio})
+                    );
                 } else {
                     println!("{threads} threads  {case}: {ratio:.3}");
                 }

@@ -37,10 +37,20 @@ impl DepthwiseConv2d {
     }
 
     /// `y = relu(scale[c] · Σ_tap x · w[tap] + shift[c] + residual)`
-    pub fn forward(&self, isa: Isa, x: &[f32], w: &[f32], epilogue: &Epilogue) -> Result<Vec<f32>, ShapeError> {
+    pub fn forward(
+        &self,
+        isa: Isa,
+        x: &[f32],
+        w: &[f32],
+        epilogue: &Epilogue,
+    ) -> Result<Vec<f32>, ShapeError> {
         let (channels, output_pixels) = (self.channels, pixels(&self.outputs));
         check_len("x", &[pixels(&self.inputs), channels], x.len())?;
-        check_len("residual", &[output_pixels, channels], epilogue.residual.map_or(output_pixels * channels, <[f32]>::len))?;
+        check_len(
+            "residual",
+            &[output_pixels, channels],
+            epilogue.residual.map_or(output_pixels * channels, <[f32]>::len),
+        )?;
         check_len("shift", &[channels], epilogue.shift.map_or(channels, <[f32]>::len))?;
         let w = self.scaled(w, epilogue.scale)?;
         let finish = Finish {
@@ -115,7 +125,8 @@ impl DepthwiseConv2d {
                 let mut sum = vec![0.0; kernel * kernel * channels];
                 for &(image, input, output_row, width, out_y) in rows {
                     for tap in 0..kernel * kernel {
-                        let y = (out_y * window.stride + tap / kernel * window.dilation).checked_sub(window.padding);
+                        let y = (out_y * window.stride + tap / kernel * window.dilation)
+                            .checked_sub(window.padding);
                         let Some(y) = y.filter(|&y| y < input.height) else { continue };
                         let sum = &mut sum[tap * channels..][..channels];
                         for out_x in 0..width {
@@ -136,7 +147,8 @@ impl DepthwiseConv2d {
             dw.iter_mut().zip(sum).for_each(|(dw, sum)| *dw += sum);
         }
         if let Some(scale) = scale {
-            dw.chunks_exact_mut(channels).for_each(|dw| dw.iter_mut().zip(scale).for_each(|(dw, s)| *dw *= s));
+            dw.chunks_exact_mut(channels)
+                .for_each(|dw| dw.iter_mut().zip(scale).for_each(|(dw, s)| *dw *= s));
         }
         Ok(dw)
     }
@@ -146,7 +158,8 @@ impl DepthwiseConv2d {
         check_len("scale", &[self.channels], scale.map_or(self.channels, <[f32]>::len))?;
         let mut w = w.to_vec();
         if let Some(scale) = scale {
-            w.chunks_exact_mut(self.channels).for_each(|w| w.iter_mut().zip(scale).for_each(|(w, s)| *w *= s));
+            w.chunks_exact_mut(self.channels)
+                .for_each(|w| w.iter_mut().zip(scale).for_each(|(w, s)| *w *= s));
         }
         Ok(w)
     }
@@ -164,7 +177,9 @@ impl DepthwiseConv2d {
         to: Target,
     ) {
         let (channels, kernel) = (self.channels, self.window.kernel);
-        for ((from_first, from_grid), (to_first, to_grid)) in with_first_pixel(from_grids).zip(with_first_pixel(to_grids)) {
+        for ((from_first, from_grid), (to_first, to_grid)) in
+            with_first_pixel(from_grids).zip(with_first_pixel(to_grids))
+        {
             (0..to_grid.batch * to_grid.height).into_par_iter().for_each(|row| {
                 let (image, y) = (row / to_grid.height, row % to_grid.height);
                 let mut taps = Vec::with_capacity(kernel * kernel);

@@ -96,7 +96,13 @@ fn forward_lattices(conv: &Conv2d) -> Vec<Lattice> {
         .zip(with_first_pixel(&conv.outputs))
         .map(|((source_first, input), (out_first, output))| Lattice {
             positions: output,
-            out: Plane { first: out_first, height: output.height, width: output.width, step: 1, origin: (0, 0) },
+            out: Plane {
+                first: out_first,
+                height: output.height,
+                width: output.width,
+                step: 1,
+                origin: (0, 0),
+            },
             source: Plane {
                 first: source_first,
                 height: input.height,
@@ -138,7 +144,11 @@ fn backward_lattices(conv: &Conv2d, panel_floats_per_tap: usize) -> Vec<Lattice>
             lattices.extend(grids.map(|((out_first, input), (source_first, output))| {
                 let count = |size: usize, class: usize| size.saturating_sub(class).div_ceil(window.stride);
                 Lattice {
-                    positions: Grid::new(input.batch, count(input.height, class_y), count(input.width, class_x)),
+                    positions: Grid::new(
+                        input.batch,
+                        count(input.height, class_y),
+                        count(input.width, class_x),
+                    ),
                     out: Plane {
                         first: out_first,
                         height: input.height,
@@ -187,7 +197,14 @@ pub(super) fn forward(
     multiply(isa, &lattices, rows, packed.floats(), &weights, finish, y);
 }
 
-pub(super) fn input_gradient(isa: Isa, conv: &Conv2d, dz: &[f32], w: &[f32], scale: Option<&[f32]>, dx: Target) {
+pub(super) fn input_gradient(
+    isa: Isa,
+    conv: &Conv2d,
+    dz: &[f32],
+    w: &[f32],
+    scale: Option<&[f32]>,
+    dx: Target,
+) {
     let weights = Weights {
         w,
         scale,
@@ -229,9 +246,8 @@ fn rows_of_input<'a>(conv: &Conv2d, x: &'a [f32], padded: &'a mut Scratch) -> (V
     if channels >= NARROW || window.kernel == 1 || window.dilation != 1 {
         return (lattices, Rows { floats: x.into(), per_pixel: channels, depth: channels });
     }
-    let widened = |grid: Grid| {
-        Grid::new(grid.batch, grid.height + 2 * window.padding, grid.width + 2 * window.padding)
-    };
+    let widened =
+        |grid: Grid| Grid::new(grid.batch, grid.height + 2 * window.padding, grid.width + 2 * window.padding);
     let wide: Vec<Grid> = conv.inputs.iter().map(|&grid| widened(grid)).collect();
     *padded = Scratch::take(super::pixels(&wide) * channels);
     let mut rest = padded.floats();

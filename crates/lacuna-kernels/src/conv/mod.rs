@@ -121,7 +121,13 @@ impl Conv2d {
     }
 
     /// `y [Σ N·H'·W', K]` from `x [Σ N·H·W, C]` and `w [kernel, kernel, C, K]`.
-    pub fn forward(&self, isa: Isa, x: &[f32], w: &[f32], epilogue: &Epilogue) -> Result<Vec<f32>, ShapeError> {
+    pub fn forward(
+        &self,
+        isa: Isa,
+        x: &[f32],
+        w: &[f32],
+        epilogue: &Epilogue,
+    ) -> Result<Vec<f32>, ShapeError> {
         self.forward_by(self.algorithm(Pass::Forward), isa, x, w, epilogue)
     }
 
@@ -235,7 +241,11 @@ impl Conv2d {
 
     fn feasible(&self, algorithm: Algorithm) -> Algorithm {
         let Window { kernel, stride, padding, dilation } = self.window;
-        if kernel == 3 && stride == 1 && dilation == 1 && padding <= 2 { algorithm } else { Algorithm::Direct }
+        if kernel == 3 && stride == 1 && dilation == 1 && padding <= 2 {
+            algorithm
+        } else {
+            Algorithm::Direct
+        }
     }
 
     fn weight_shape(&self) -> [usize; 4] {

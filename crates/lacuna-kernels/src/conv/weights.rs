@@ -62,7 +62,8 @@ impl Weights<'_> {
             return;
         }
         for (tap, rows) in taps.zip(to.chunks_exact_mut(depth.len() * width)) {
-            let matrix = &self.w[tap * self.in_channels * self.out_channels..][..self.in_channels * self.out_channels];
+            let matrix =
+                &self.w[tap * self.in_channels * self.out_channels..][..self.in_channels * self.out_channels];
             match self.direction {
                 Direction::Forward => {
                     let matrix = &matrix[depth.start * self.out_channels..];
@@ -70,7 +71,16 @@ impl Weights<'_> {
                 }
                 Direction::Backward => {
                     let matrix = &matrix[first * self.out_channels..];
-                    pack_transposed(isa, matrix, self.out_channels, depth.clone(), count, self.scale, rows, width);
+                    pack_transposed(
+                        isa,
+                        matrix,
+                        self.out_channels,
+                        depth.clone(),
+                        count,
+                        self.scale,
+                        rows,
+                        width,
+                    );
                 }
             }
         }

@@ -63,7 +63,9 @@ impl Points {
 /// The tiles of all images, those of one image after another.
 fn tiles(inputs: &[Grid], outputs: &[Grid], padding: usize, size: usize) -> Vec<Tile> {
     let mut tiles = Vec::new();
-    for ((input_first, input), (output_first, output)) in with_first_pixel(inputs).zip(with_first_pixel(outputs)) {
+    for ((input_first, input), (output_first, output)) in
+        with_first_pixel(inputs).zip(with_first_pixel(outputs))
+    {
         for image in 0..output.batch {
             for y in (0..output.height).step_by(size) {
                 for x in (0..output.width).step_by(size) {
@@ -188,7 +190,8 @@ fn convolve_by_tiles<const POINTS: usize>(
     let blocks: Vec<_> = even_ranges(tiles.len(), most).collect();
     blocks.into_par_iter().with_max_len(1).for_each(|block| {
         let tiles = &tiles[block];
-        let (v_rows, m_rows) = (Points::new(tiles.len(), depth_stride), Points::new(tiles.len(), columns_stride));
+        let (v_rows, m_rows) =
+            (Points::new(tiles.len(), depth_stride), Points::new(tiles.len(), columns_stride));
         let mut scratch = Scratch::take(v_rows.len(points) + m_rows.len(points));
         let (v, m) = scratch.floats().split_at_mut(v_rows.len(points));
         let (v, m) = (Target::from(v), Target::from(&mut m[..m_rows.len(points)]));
@@ -204,7 +207,17 @@ fn convolve_by_tiles<const POINTS: usize>(
                 // SAFETY: U and V are complete, and M has a row per tile of whole panels.
                 unsafe {
                     let m_at = m_rows.at(point, 0) + panel * width;
-                    multiply_point(isa, v, v_rows, point, 0..depth, tiles.len(), (u, panel_at), (m, m_at, columns_stride), false);
+                    multiply_point(
+                        isa,
+                        v,
+                        v_rows,
+                        point,
+                        0..depth,
+                        tiles.len(),
+                        (u, panel_at),
+                        (m, m_at, columns_stride),
+                        false,
+                    );
                 }
             }
         }
@@ -213,7 +226,17 @@ fn convolve_by_tiles<const POINTS: usize>(
         for (t, tile) in tiles.iter().enumerate() {
             // SAFETY: as above.
             unsafe {
-                output_tile::<POINTS>(isa, m, m_rows.at(0, t), m_rows.per_point, 0..columns, columns, tile, finish, y);
+                output_tile::<POINTS>(
+                    isa,
+                    m,
+                    m_rows.at(0, t),
+                    m_rows.per_point,
+                    0..columns,
+                    columns,
+                    tile,
+                    finish,
+                    y,
+                );
             }
         }
     });
@@ -263,7 +286,17 @@ fn convolve_by_panels<const POINTS: usize>(
                 unsafe {
                     let (u, u_at) = (u.as_source(), u_rows.at(point, 0));
                     let m_at = m_rows.at(point, 0);
-                    multiply_point(isa, v, v_rows, point, rows.clone(), tiles.len(), (u, u_at), (m, m_at, width), rows.start > 0);
+                    multiply_point(
+                        isa,
+                        v,
+                        v_rows,
+                        point,
+                        rows.clone(),
+                        tiles.len(),
+                        (u, u_at),
+                        (m, m_at, width),
+                        rows.start > 0,
+                    );
                 }
             }
         }
@@ -273,7 +306,17 @@ fn convolve_by_panels<const POINTS: usize>(
         for (t, tile) in tiles.iter().enumerate() {
             // SAFETY: these channels of the tiles' outputs are this job's alone.
             unsafe {
-                output_tile::<POINTS>(isa, m, m_rows.at(0, t), m_rows.per_point, channels.clone(), columns, tile, finish, y);
+                output_tile::<POINTS>(
+                    isa,
+                    m,
+                    m_rows.at(0, t),
+                    m_rows.per_point,
+                    channels.clone(),
+                    columns,
+                    tile,
+                    finish,
+                    y,
+                );
             }
         }
     });
@@ -390,7 +433,17 @@ pub(super) fn weight_gradient<const POINTS: usize>(
         // SAFETY: dU has this row at each point; the rows of `dw` are this job's alone.
         unsafe {
             let from = u_rows.at(0, channel);
-            weight_gradient_rows::<POINTS>(isa, u, from, u_rows.per_point, columns, scale, dw, channel * columns, depth * columns);
+            weight_gradient_rows::<POINTS>(
+                isa,
+                u,
+                from,
+                u_rows.per_point,
+                columns,
+                scale,
+                dw,
+                channel * columns,
+                depth * columns,
+            );
         }
     });
 }

@@ -95,14 +95,7 @@ fn gradient_into_points<S: Simd, const POINTS: usize>(s: S, y: &Line<S>) -> Line
         let (even_1, odd_1) = (s.add(y[0], y[2]), s.add(y[1], y[3]));
         let even_2 = s.mul_add(s.splat(4.0), y[2], y[0]);
         let odd_2 = s.mul_add(s.splat(8.0), y[3], s.mul(s.splat(2.0), y[1]));
-        [
-            y[0],
-            s.add(even_1, odd_1),
-            s.sub(even_1, odd_1),
-            s.add(even_2, odd_2),
-            s.sub(even_2, odd_2),
-            y[3],
-        ]
+        [y[0], s.add(even_1, odd_1), s.sub(even_1, odd_1), s.add(even_2, odd_2), s.sub(even_2, odd_2), y[3]]
     } else {
         [y[0], s.add(y[0], y[1]), s.sub(y[0], y[1]), s.sub(zero, y[1]), zero, zero]
     }
