@@ -37,7 +37,7 @@ impl Sgd {
                 .zip(gradient.par_chunks(CHUNK))
                 .zip(velocity.par_chunks_mut(CHUNK))
                 .for_each(|((parameter, gradient), velocity)| {
-                    sgd_chunk(isa, *self, parameter, gradient, velocity)
+                    sgd_chunk(isa, *self, parameter, gradient, velocity);
                 });
         });
         Ok(())

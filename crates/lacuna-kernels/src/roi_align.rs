@@ -145,6 +145,21 @@ impl RoiAlign {
         Ok(dx)
     }
 
+    /// What `y` is made of: for each cell of a region, row by row, the pixels of its image (as
+    /// `y · width + x`) and their weights. For backends that have a gather and no RoIAlign. `None` for
+    /// a region that is not finite.
+    pub fn weights(&self, region: &Region, grid: Grid) -> Option<Vec<Vec<(usize, f32)>>> {
+        let (vertical, horizontal) = self.axes(region, grid)?;
+        let cells = (0..self.height * self.width).map(|cell| {
+            let mut weights = Vec::new();
+            for_each_sample(&vertical, &horizontal, cell / self.width, cell % self.width, |(y, x), weight| {
+                weights.push((y * grid.width + x, weight));
+            });
+            weights
+        });
+        Some(cells.collect())
+    }
+
     /// The gradient of one block of channels of one image, the regions in order.
     #[allow(clippy::too_many_arguments)]
     fn gradient_block(
