@@ -152,9 +152,15 @@ impl RoiAlign {
         let (vertical, horizontal) = self.axes(region, grid)?;
         let cells = (0..self.height * self.width).map(|cell| {
             let mut weights = Vec::new();
-            for_each_sample(&vertical, &horizontal, cell / self.width, cell % self.width, |(y, x), weight| {
-                weights.push((y * grid.width + x, weight));
-            });
+            for_each_sample(
+                &vertical,
+                &horizontal,
+                cell / self.width,
+                cell % self.width,
+                |(y, x), weight| {
+                    weights.push((y * grid.width + x, weight));
+                },
+            );
             weights
         });
         Some(cells.collect())

@@ -31,8 +31,13 @@ const BY_PANELS_BELOW: usize = 96;
 /// Floats of transformed weights a job keeps at a time when shared out by output channels.
 const WEIGHT_CHUNK: usize = 150_000;
 
-/// Floats of transformed tiles (input and output) a job keeps at a time when shared out by tiles.
-const TILE_BLOCK: usize = 220_000;
+/// Tiles in a block when shared out by tiles. A block streams all transformed weights past its tiles,
+/// `C · K` floats per point, and writes and reads back `C + K` floats per point and tile; at
+/// `C · K / (C + K)` tiles the two are alike. Bounded below for the inner kernel's sake, and above by
+/// the memory it takes.
+fn tiles_per_block(depth: usize, columns: usize) -> usize {
+    (depth * columns / (depth + columns)).clamp(36, 128)
+}
 
 /// Tiles transformed at a time for the weight gradient.
 const WEIGHT_GRADIENT_TILES: usize = 128;
@@ -183,7 +188,7 @@ fn convolve_by_tiles<const POINTS: usize>(
 
     let depth_stride = depth.next_multiple_of(isa.lanes()) + 16;
     let columns_stride = panels * width;
-    let most = (TILE_BLOCK / (points * (depth_stride + columns_stride))).clamp(3 * rows_per_tile(isa), 96);
+    let most = tiles_per_block(depth, columns);
     let threads = rayon::current_num_threads();
     let blocks = tiles.len().div_ceil(most).next_multiple_of(threads);
     let most = tiles.len().div_ceil(blocks);

@@ -13,7 +13,6 @@ use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
-use burn_autodiff::tensor::AutodiffTensor;
 use burn_backend::{DType, TensorMetadata};
 use burn_flex::{FlexTensor, Layout};
 use burn_std::{Bytes, Shape};
@@ -26,13 +25,15 @@ use super::{fitting, grid_of};
 
 #[backend_extension(Flex, Autodiff)]
 pub trait Kernels: Backend {
+    /// `scale`, `shift` and `residual` are absent if they have no elements: an extension's tensors
+    /// cannot be optional.
     #[allow(clippy::too_many_arguments)]
     fn convolve(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
-        scale: Option<FloatTensor<Self>>,
-        shift: Option<FloatTensor<Self>>,
-        residual: Option<FloatTensor<Self>>,
+        scale: FloatTensor<Self>,
+        shift: FloatTensor<Self>,
+        residual: FloatTensor<Self>,
         conv: Conv2d,
         shape: Vec<usize>,
         relu: bool,
@@ -59,6 +60,11 @@ fn floats(x: &FlexTensor) -> &[f32] {
     x.as_slice().unwrap_or_else(|| panic!("a dense tensor of f32, not {:?} {:?}", x.dtype(), x.layout()))
 }
 
+/// The elements of a [`dense`] tensor, or `None` if there are none.
+fn present(x: &FlexTensor) -> Option<&[f32]> {
+    Some(floats(x)).filter(|x| !x.is_empty())
+}
+
 /// A tensor that takes over `values`.
 fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
     FlexTensor::new(Bytes::from_elems(values), Layout::contiguous(shape.into()), DType::F32)
@@ -66,7 +72,7 @@ fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
 
 /// The elements in row order: the tensor's own memory if no one else holds it, else a copy.
 fn into_floats(x: FlexTensor) -> Vec<f32> {
-    x.into_data().into_vec().unwrap_or_else(|error| panic!("a tensor of f32: {error:?}"))
+    x.into_data().try_into_vec().unwrap_or_else(|error| panic!("a tensor of f32: {error:?}"))
 }
 
 fn dims<const D: usize>(x: &FlexTensor) -> [usize; D] {
@@ -77,21 +83,16 @@ impl Kernels for Flex {
     fn convolve(
         x: FlexTensor,
         weight: FlexTensor,
-        scale: Option<FlexTensor>,
-        shift: Option<FlexTensor>,
-        residual: Option<FlexTensor>,
+        scale: FlexTensor,
+        shift: FlexTensor,
+        residual: FlexTensor,
         conv: Conv2d,
         shape: Vec<usize>,
         relu: bool,
     ) -> FlexTensor {
-        let (x, weight) = (dense(x), dense(weight));
-        let [scale, shift, residual] = [scale, shift, residual].map(|t| t.map(dense));
-        let epilogue = Epilogue {
-            scale: scale.as_ref().map(floats),
-            shift: shift.as_ref().map(floats),
-            residual: residual.as_ref().map(floats),
-            relu,
-        };
+        let [x, weight, scale, shift, residual] = [x, weight, scale, shift, residual].map(dense);
+        let epilogue =
+            Epilogue { scale: present(&scale), shift: present(&shift), residual: present(&residual), relu };
         tensor(fitting(conv.forward(Isa::best(), floats(&x), floats(&weight), &epilogue)), shape)
     }
 
@@ -150,31 +151,26 @@ impl<C: CheckpointStrategy> Kernels for Autodiff<Flex, C> {
     fn convolve(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
-        scale: Option<FloatTensor<Self>>,
-        shift: Option<FloatTensor<Self>>,
-        residual: Option<FloatTensor<Self>>,
+        scale: FloatTensor<Self>,
+        shift: FloatTensor<Self>,
+        residual: FloatTensor<Self>,
         conv: Conv2d,
         shape: Vec<usize>,
         relu: bool,
     ) -> FloatTensor<Self> {
-        let scale = scale.map(AutodiffTensor::into_primitive);
-        // An absent input is an untracked one as far as the graph is concerned.
-        let node_of = |x: &Option<FloatTensor<Self>>| match x {
-            Some(x) => x.node(),
-            None => AutodiffTensor::<Flex>::new(tensor(Vec::new(), [0])).node(),
+        let nodes = [x.node(), weight.node(), shift.node(), residual.node()];
+        let tracked = (x.is_tracked(), weight.is_tracked());
+        let prepared = ConvolveBackward.prepare::<C>(nodes).compute_bound().stateful();
+        let run = |x: FlexTensor, weight: FlexTensor, scale: FlexTensor, conv: Conv2d| {
+            Flex::convolve(x, weight, scale, shift.into_primitive(), residual.into_primitive(), conv, shape, relu)
         };
-        let nodes = [x.node(), weight.node(), node_of(&shift), node_of(&residual)];
-        let run = |x, weight, scale, shift: Option<FloatTensor<Self>>, residual: Option<FloatTensor<Self>>, conv| {
-            let [shift, residual] = [shift, residual].map(|t| t.map(AutodiffTensor::into_primitive));
-            Flex::convolve(x, weight, scale, shift, residual, conv, shape, relu)
-        };
-        match ConvolveBackward.prepare::<C>(nodes).compute_bound().stateful() {
+        match prepared {
             OpsKind::Tracked(mut prepared) => {
-                let kept_x = weight.is_tracked().then(|| prepared.checkpoint(&x));
-                let kept_weight = x.is_tracked().then(|| prepared.checkpoint(&weight));
-                let x_shape = x.primitive().shape();
-                let weight_shape = weight.primitive().shape();
-                let y = run(x.into_primitive(), weight.into_primitive(), scale.clone(), shift, residual, conv.clone());
+                let kept_x = tracked.1.then(|| prepared.checkpoint(&x));
+                let kept_weight = tracked.0.then(|| prepared.checkpoint(&weight));
+                let (x, weight, scale) = (x.into_primitive(), weight.into_primitive(), scale.into_primitive());
+                let (x_shape, weight_shape) = (x.shape(), weight.shape());
+                let y = run(x, weight, scale.clone(), conv.clone());
                 let state = ConvolveState {
                     conv,
                     x: kept_x,
@@ -187,7 +183,7 @@ impl<C: CheckpointStrategy> Kernels for Autodiff<Flex, C> {
                 prepared.finish(state, y)
             }
             OpsKind::UnTracked(prepared) => {
-                prepared.finish(run(x.into_primitive(), weight.into_primitive(), scale, shift, residual, conv))
+                prepared.finish(run(x.into_primitive(), weight.into_primitive(), scale.into_primitive(), conv))
             }
         }
     }
@@ -274,7 +270,7 @@ struct ConvolveState {
     weight_shape: Shape,
     /// With a ReLU, whose mask it is.
     y: Option<FlexTensor>,
-    scale: Option<FlexTensor>,
+    scale: FlexTensor,
 }
 
 impl Backward<Flex, 4> for ConvolveBackward {
@@ -285,7 +281,7 @@ impl Backward<Flex, 4> for ConvolveBackward {
     fn backward(self, ops: Ops<Self::State, 4>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
         let [x_node, weight_node, shift_node, residual_node] = ops.parents;
         let ConvolveState { conv, x, weight, x_shape, weight_shape, y, scale } = ops.state;
-        let scale = scale.map(dense);
+        let scale = dense(scale);
         let dy = grads.consume::<Flex>(&ops.node);
         let shape = dy.shape();
         let channels = shape[shape.num_dims() - 1];
@@ -302,7 +298,7 @@ impl Backward<Flex, 4> for ConvolveBackward {
         } else {
             dense(dy)
         };
-        let scale = scale.as_ref().map(floats);
+        let scale = present(&scale);
         if let (Some(node), Some(weight)) = (x_node, weight) {
             let weight = dense(checkpointer.retrieve_node_output(weight));
             let dx = fitting(conv.input_gradient(Isa::best(), floats(&g), floats(&weight), scale));

@@ -113,12 +113,14 @@ fn conv_on_flex<const D: usize>(
     epilogue: Epilogue<D>,
 ) -> Tensor<D> {
     let Epilogue { scale, shift, residual, relu } = epilogue;
+    let device = x.device().inner();
+    let absent = || Tensor::<1>::empty([0], &device).into_dispatch();
     Tensor::from_dispatch(Dispatch::convolve(
         x.into_dispatch(),
         weight.into_dispatch(),
-        scale.map(Tensor::into_dispatch),
-        shift.map(Tensor::into_dispatch),
-        residual.map(Tensor::into_dispatch),
+        scale.map_or_else(absent, Tensor::into_dispatch),
+        shift.map_or_else(absent, Tensor::into_dispatch),
+        residual.map_or_else(absent, Tensor::into_dispatch),
         conv,
         shape,
         relu,

@@ -34,7 +34,7 @@ fn trained<const D: usize>(seed: u32, shape: [usize; D], device: &Device) -> Ten
 }
 
 fn values<const D: usize>(x: Tensor<D>) -> Vec<f32> {
-    x.into_data().into_vec().unwrap()
+    x.into_data().try_into_vec().unwrap()
 }
 
 /// Runs `Σ y · dy` backward; `grads` says whose gradients are wanted.
