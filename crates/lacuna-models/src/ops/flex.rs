@@ -17,8 +17,8 @@ use burn_backend::{DType, TensorMetadata};
 use burn_flex::{FlexTensor, Layout};
 use burn_std::{Bytes, Shape};
 use lacuna_kernels::{
-    Average, Conv2d, DepthwiseConv2d, Epilogue, FocalLoss, Isa, MaxPool2d, Region, RoiAlign, Sgd, SgdParameter,
-    UpsampleAdd, Window, ema, relu_gradient,
+    Average, Conv2d, DepthwiseConv2d, Epilogue, FocalLoss, Isa, MaxPool2d, Region, RoiAlign, Sgd,
+    SgdParameter, UpsampleAdd, Window, ema, relu_gradient,
 };
 
 use super::{fitting, grid_of};
@@ -140,7 +140,12 @@ fn max_pool(x: FlexTensor, window: Window) -> (FlexTensor, Vec<u8>, MaxPool2d) {
 }
 
 /// The loss, and its gradient, which costs little more.
-fn focal_loss(logits: FlexTensor, labels: &[i32], weights: &[f32], focal: FocalLoss) -> (FlexTensor, Vec<f32>) {
+fn focal_loss(
+    logits: FlexTensor,
+    labels: &[i32],
+    weights: &[f32],
+    focal: FocalLoss,
+) -> (FlexTensor, Vec<f32>) {
     let logits = dense(logits);
     let [_, classes] = dims(&logits);
     let result = fitting(focal.forward(Isa::best(), floats(&logits), classes, labels, Some(weights)));
@@ -162,13 +167,23 @@ impl<C: CheckpointStrategy> Kernels for Autodiff<Flex, C> {
         let tracked = (x.is_tracked(), weight.is_tracked());
         let prepared = ConvolveBackward.prepare::<C>(nodes).compute_bound().stateful();
         let run = |x: FlexTensor, weight: FlexTensor, scale: FlexTensor, conv: Conv2d| {
-            Flex::convolve(x, weight, scale, shift.into_primitive(), residual.into_primitive(), conv, shape, relu)
+            Flex::convolve(
+                x,
+                weight,
+                scale,
+                shift.into_primitive(),
+                residual.into_primitive(),
+                conv,
+                shape,
+                relu,
+            )
         };
         match prepared {
             OpsKind::Tracked(mut prepared) => {
                 let kept_x = tracked.1.then(|| prepared.checkpoint(&x));
                 let kept_weight = tracked.0.then(|| prepared.checkpoint(&weight));
-                let (x, weight, scale) = (x.into_primitive(), weight.into_primitive(), scale.into_primitive());
+                let (x, weight, scale) =
+                    (x.into_primitive(), weight.into_primitive(), scale.into_primitive());
                 let (x_shape, weight_shape) = (x.shape(), weight.shape());
                 let y = run(x, weight, scale.clone(), conv.clone());
                 let state = ConvolveState {
@@ -182,9 +197,12 @@ impl<C: CheckpointStrategy> Kernels for Autodiff<Flex, C> {
                 };
                 prepared.finish(state, y)
             }
-            OpsKind::UnTracked(prepared) => {
-                prepared.finish(run(x.into_primitive(), weight.into_primitive(), scale.into_primitive(), conv))
-            }
+            OpsKind::UnTracked(prepared) => prepared.finish(run(
+                x.into_primitive(),
+                weight.into_primitive(),
+                scale.into_primitive(),
+                conv,
+            )),
         }
     }
 
@@ -234,7 +252,9 @@ impl<C: CheckpointStrategy> Kernels for Autodiff<Flex, C> {
                 let y = Flex::roi_align(x, regions.clone(), align);
                 prepared.finish((align, regions, shape), y)
             }
-            OpsKind::UnTracked(prepared) => prepared.finish(Flex::roi_align(x.into_primitive(), regions, align)),
+            OpsKind::UnTracked(prepared) => {
+                prepared.finish(Flex::roi_align(x.into_primitive(), regions, align))
+            }
         }
     }
 
@@ -290,7 +310,8 @@ impl Backward<Flex, 4> for ConvolveBackward {
             let y = y.map(dense);
             let mut g = into_floats(dy);
             let with_shift = shift_node.is_some();
-            let dshift = fitting(relu_gradient(Isa::best(), y.as_ref().map(floats), &mut g, channels, with_shift));
+            let dshift =
+                fitting(relu_gradient(Isa::best(), y.as_ref().map(floats), &mut g, channels, with_shift));
             if let (Some(node), Some(dshift)) = (shift_node, dshift) {
                 grads.register::<Flex>(node.id, tensor(dshift, [channels]));
             }

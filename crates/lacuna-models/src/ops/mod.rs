@@ -18,8 +18,8 @@ mod tests;
 use burn::Tensor;
 use burn::backend::{Dispatch, DispatchDevice};
 use burn::tensor::Device;
-pub use lacuna_kernels::{FocalLoss, Grid, Region, RoiAlign, Sgd, Window};
 use lacuna_kernels::{Conv2d, ShapeError};
+pub use lacuna_kernels::{FocalLoss, Grid, Region, RoiAlign, Sgd, Window};
 
 use self::flex::Kernels;
 

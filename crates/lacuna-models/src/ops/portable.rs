@@ -117,9 +117,8 @@ pub(super) fn roi_align(x: Tensor<4>, regions: &[Region], align: RoiAlign) -> Te
     if most == 0 {
         return Tensor::zeros(shape, &device);
     }
-    let padded = || {
-        cells.iter().flat_map(|cell| cell.iter().copied().chain(std::iter::repeat((0, 0.0))).take(most))
-    };
+    let padded =
+        || cells.iter().flat_map(|cell| cell.iter().copied().chain(std::iter::repeat((0, 0.0))).take(most));
     let pixels: Vec<i32> = padded().map(|(pixel, _)| pixel as i32).collect();
     let weights: Vec<f32> = padded().map(|(_, weight)| weight).collect();
     let count = pixels.len();
@@ -135,15 +134,18 @@ pub(super) fn focal_loss(logits: Tensor<2>, labels: &[i32], weights: &[f32], foc
     let device = logits.device();
     // +1 at the labelled class, −1 elsewhere; α_t times the row's weight likewise.
     let mut signs = vec![-1.0f32; rows * classes];
-    let mut factors: Vec<f32> =
-        weights.iter().flat_map(|weight| std::iter::repeat_n(weight * (1.0 - focal.alpha), classes)).collect();
+    let mut factors: Vec<f32> = weights
+        .iter()
+        .flat_map(|weight| std::iter::repeat_n(weight * (1.0 - focal.alpha), classes))
+        .collect();
     for (row, &label) in labels.iter().enumerate() {
         if let Ok(class) = usize::try_from(label) {
             signs[row * classes + class] = 1.0;
             factors[row * classes + class] = weights[row] * focal.alpha;
         }
     }
-    let constant = |values: Vec<f32>| Tensor::<2>::from_data(TensorData::new(values, [rows, classes]), &device);
+    let constant =
+        |values: Vec<f32>| Tensor::<2>::from_data(TensorData::new(values, [rows, classes]), &device);
     let margin = logits * constant(signs);
     let miss = sigmoid(margin.clone().neg()); // 1 − p_t
     (constant(factors) * miss.powf_scalar(focal.gamma) * log_sigmoid(margin)).sum().neg()

@@ -21,7 +21,8 @@ enum By {
 }
 
 fn numbers(seed: u32, len: usize) -> Vec<f32> {
-    let hash = |i: u32| i.wrapping_add(seed).wrapping_mul(2_654_435_761).rotate_left(13).wrapping_mul(2_246_822_519);
+    let hash =
+        |i: u32| i.wrapping_add(seed).wrapping_mul(2_654_435_761).rotate_left(13).wrapping_mul(2_246_822_519);
     (0..len as u32).map(|i| (hash(i) >> 8) as f32 / (1 << 23) as f32 - 1.0).collect()
 }
 
@@ -58,8 +59,12 @@ fn conv_block(device: &Device, by: By) -> Outcome {
     let weight = trained(2, [3, 3, 5, 8], device);
     let (scale, shift) = (constant(3, [8], device), trained(4, [8], device));
     let residual = trained(5, [2, 4, 3, 8], device);
-    let epilogue =
-        Epilogue { scale: Some(scale), shift: Some(shift.clone()), residual: Some(residual.clone()), relu: true };
+    let epilogue = Epilogue {
+        scale: Some(scale),
+        shift: Some(shift.clone()),
+        residual: Some(residual.clone()),
+        relu: true,
+    };
     let y = match by {
         By::Ops => conv2d(x.clone(), weight.clone(), window, epilogue),
         By::Portable => portable::conv2d(x.clone(), weight.clone(), window, epilogue),
@@ -207,7 +212,12 @@ fn the_plain_device_gives_the_same_values() {
     let (plain, tracked) = (Device::flex(), Device::flex().autodiff());
     let on = |device: &Device| {
         let epilogue = Epilogue { relu: true, ..Epilogue::default() };
-        let x = conv2d(constant(1, [1, 9, 9, 3], device), constant(2, [3, 3, 3, 16], device), Window::new(3, 2, 1), epilogue);
+        let x = conv2d(
+            constant(1, [1, 9, 9, 3], device),
+            constant(2, [3, 3, 3, 16], device),
+            Window::new(3, 2, 1),
+            epilogue,
+        );
         let x = max_pool2d(x, Window::new(3, 2, 1));
         let y = upsample_add(x.clone(), constant(3, [1, 6, 6, 16], device));
         depthwise_conv2d(y, constant(4, [3, 3, 16], device), Window::new(3, 1, 1))
