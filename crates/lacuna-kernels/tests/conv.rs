@@ -1,5 +1,8 @@
 //! Every convolution kernel against the definition in f64, over random shapes.
 
+// A failed `unwrap` is a failed test, in helpers, too.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{Reference, assert_close, finish, numbers, on_threads};

@@ -1,5 +1,8 @@
 //! What happens at the edges: nothing to do, numbers that are none, shapes that do not fit.
 
+// A failed `unwrap` is a failed test, in helpers, too.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::numbers;

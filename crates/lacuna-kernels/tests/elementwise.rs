@@ -1,6 +1,9 @@
 //! The kernels beside convolution against naive f64 references, over random shapes, and their
 //! gradients against finite differences of those references.
 
+// A failed `unwrap` is a failed test, in helpers, too.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{Reference, assert_close, finish, numbers, on_threads};

@@ -1,5 +1,8 @@
 //! Every kernel against PyTorch, from `fixtures/torch-kernels`.
 
+// A failed `unwrap` is a failed test, in helpers, too.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::assert_close;

@@ -5,6 +5,9 @@
 //! magnitude varies wildly within a tile the error is relative to the tile's largest input, so it is
 //! also held against `max|x| · Σ|w|`, which bounds any output.
 
+// A failed `unwrap` is a failed test, in helpers, too.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{Reference, numbers, relative_error};

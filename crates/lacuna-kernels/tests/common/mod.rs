@@ -1,5 +1,6 @@
 //! What the tests share: made numbers, the naive f64 references, and how results are compared.
-#![allow(dead_code)]
+// Each test file uses a part of this; a failed `unwrap` is a failed test.
+#![allow(dead_code, clippy::unwrap_used)]
 
 use lacuna_kernels::{Grid, Window};
 

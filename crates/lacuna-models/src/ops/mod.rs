@@ -56,12 +56,12 @@ fn grid_of([batch, height, width, channels]: [usize; 4]) -> (Grid, usize) {
 fn conv_of(grids: Vec<Grid>, channels: usize, weight: [usize; 4], window: Window) -> Conv2d {
     let [kernel, kernel_x, in_channels, out_channels] = weight;
     if [kernel, kernel_x, in_channels] != [window.kernel, window.kernel, channels] {
-        fitting(Err(ShapeError::Mismatch {
+        fitting::<()>(Err(ShapeError::Mismatch {
             left: "x",
             left_shape: vec![window.kernel, window.kernel, channels],
             right: "weight",
             right_shape: weight.to_vec(),
-        }))
+        }));
     }
     fitting(Conv2d::new(grids, channels, out_channels, window))
 }
@@ -89,12 +89,12 @@ pub fn conv2d_pyramid(
     let [pixels, channels] = x.dims();
     if levels.iter().map(|level| level.pixels()).sum::<usize>() != pixels {
         let of_levels = levels.iter().flat_map(|level| [level.batch, level.height, level.width]);
-        fitting(Err(ShapeError::Mismatch {
+        fitting::<()>(Err(ShapeError::Mismatch {
             left: "x",
             left_shape: vec![pixels, channels],
             right: "levels",
             right_shape: of_levels.collect(),
-        }))
+        }));
     }
     let conv = conv_of(levels.to_vec(), channels, weight.dims(), window);
     if !is_flex(&x.device()) {
