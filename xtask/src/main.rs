@@ -4,6 +4,10 @@ mod bench;
 
 use clap::Parser;
 
+/// As the program itself has it, so that benchmarks see its memory.
+#[global_allocator]
+static ALLOCATOR: lacuna_kernels::Recycle = lacuna_kernels::Recycle::new();
+
 #[derive(Parser)]
 #[command(about = "Chores of the repository")]
 enum Task {

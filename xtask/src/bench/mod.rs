@@ -1,6 +1,7 @@
 //! Benchmarks, one module each.
 
 mod annotations;
+mod conv;
 mod loader;
 mod peer;
 
@@ -16,6 +17,8 @@ pub enum Bench {
     /// One measurement of `annotations`, in a process of its own.
     #[command(hide = true)]
     AnnotationsOnce(annotations::Once),
+    /// Convolutions and the other kernels, against PyTorch.
+    Conv(conv::Options),
     /// Batches of views, against a PyTorch DataLoader.
     Loader(loader::Options),
 }
@@ -25,6 +28,7 @@ impl Bench {
         match self {
             Self::Annotations(options) => annotations::run(&options),
             Self::AnnotationsOnce(once) => once.run(),
+            Self::Conv(options) => conv::run(&options),
             Self::Loader(options) => loader::run(&options),
         }
     }

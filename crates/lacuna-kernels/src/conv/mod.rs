@@ -1,0 +1,283 @@
+//! Convolution over channels-last images: `x [N, H, W, C]`, `w [kernel, kernel, C, K]`,
+//! `y [N, H', W', K]`.
+//!
+//! Channels-last puts what a matrix product sums over (the channels of one pixel) side by side in
+//! memory, and this weight order makes every tap of the window a `[C, K]` matrix; so all three
+//! passes are matrix products on memory as it lies.
+
+mod depthwise;
+mod direct;
+mod weights;
+mod winograd;
+
+pub use depthwise::DepthwiseConv2d;
+
+use crate::gemm::Finish;
+use crate::memory::written;
+use crate::shape::{Grid, ShapeError, Window, check_len};
+use crate::simd::Isa;
+
+/// What is fused into a convolution's last store:
+/// `y = relu(scale[k] · (x ∗ w) + shift[k] + residual)`.
+///
+/// `scale` and `shift` are a frozen batch norm, or `shift` alone is a bias. The scale is folded
+/// into the weights as they are packed, which costs nothing per pixel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Epilogue<'a> {
+    /// `[K]`
+    pub scale: Option<&'a [f32]>,
+    /// `[K]`
+    pub shift: Option<&'a [f32]>,
+    /// As `y`.
+    pub residual: Option<&'a [f32]>,
+    pub relu: bool,
+}
+
+/// The shape of one convolution, checked.
+#[derive(Clone, Debug)]
+pub struct Conv2d {
+    inputs: Vec<Grid>,
+    outputs: Vec<Grid>,
+    in_channels: usize,
+    out_channels: usize,
+    window: Window,
+}
+
+/// How a convolution is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// Winograd F(4×4, 3×3): 36 products where the definition has 144.
+    Winograd4,
+    /// Winograd F(2×2, 3×3): 16 products where the definition has 36.
+    Winograd2,
+    /// The definition, as one matrix product whose rows are read in place.
+    Direct,
+}
+
+/// The three passes of training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    Forward,
+    InputGradient,
+    WeightGradient,
+}
+
+impl Conv2d {
+    /// A convolution over one grid of images, or over several (the levels of a pyramid).
+    pub fn new(
+        inputs: Vec<Grid>,
+        in_channels: usize,
+        out_channels: usize,
+        window: Window,
+    ) -> Result<Self, ShapeError> {
+        for (what, channels) in [("in_channels", in_channels), ("out_channels", out_channels)] {
+            if channels == 0 {
+                return Err(ShapeError::Zero { what });
+            }
+        }
+        let outputs = inputs.iter().map(|&grid| window.output(grid)).collect::<Result<_, _>>()?;
+        Ok(Self { inputs, outputs, in_channels, out_channels, window })
+    }
+
+    pub fn inputs(&self) -> &[Grid] {
+        &self.inputs
+    }
+
+    pub fn outputs(&self) -> &[Grid] {
+        &self.outputs
+    }
+
+    /// The algorithm of a pass, from measurements (docs/PERFORMANCE.md). Dense 3×3 windows of stride 1
+    /// with at least 16 channels on both sides:
+    ///
+    /// | pass                | 4×4 output tiles | C·K    | algorithm   |
+    /// |---------------------|------------------|--------|-------------|
+    /// | forward, dx         | ≥ 16             | any    | `Winograd4` |
+    /// | forward, dx         | fewer            | any    | `Winograd2` |
+    /// | dw                  | ≥ 48             | any    | `Winograd4` |
+    /// | dw                  | 16..48           | ≤ 256² | `Winograd2` |
+    /// | dw                  | otherwise        |        | `Direct`    |
+    ///
+    /// Everything else is `Direct`. With few tiles the transforms of the weights outweigh the saved
+    /// products; those of the weight gradient, which are written to memory and read back, do so
+    /// sooner. Below 16 channels a vector register would be half empty.
+    pub fn algorithm(&self, pass: Pass) -> Algorithm {
+        let Window { kernel, stride, padding, dilation } = self.window;
+        let narrow = self.in_channels.min(self.out_channels) < 16;
+        if kernel != 3 || stride != 1 || dilation != 1 || padding > 2 || narrow {
+            return Algorithm::Direct;
+        }
+        let tiles: usize =
+            self.outputs.iter().map(|g| g.batch * g.height.div_ceil(4) * g.width.div_ceil(4)).sum();
+        match pass {
+            Pass::Forward | Pass::InputGradient if tiles >= 16 => Algorithm::Winograd4,
+            Pass::Forward | Pass::InputGradient => Algorithm::Winograd2,
+            Pass::WeightGradient if tiles >= 48 => Algorithm::Winograd4,
+            Pass::WeightGradient if tiles >= 16 && self.in_channels * self.out_channels <= 256 * 256 => {
+                Algorithm::Winograd2
+            }
+            Pass::WeightGradient => Algorithm::Direct,
+        }
+    }
+
+    /// `y [Σ N·H'·W', K]` from `x [Σ N·H·W, C]` and `w [kernel, kernel, C, K]`.
+    pub fn forward(
+        &self,
+        isa: Isa,
+        x: &[f32],
+        w: &[f32],
+        epilogue: &Epilogue,
+    ) -> Result<Vec<f32>, ShapeError> {
+        self.forward_by(self.algorithm(Pass::Forward), isa, x, w, epilogue)
+    }
+
+    /// The gradient of `x`: `dx = (scale[k] · dz) ∗ᵀ w`, where `dz` is the gradient of the value under
+    /// the ReLU.
+    pub fn input_gradient(
+        &self,
+        isa: Isa,
+        dz: &[f32],
+        w: &[f32],
+        scale: Option<&[f32]>,
+    ) -> Result<Vec<f32>, ShapeError> {
+        self.input_gradient_by(self.algorithm(Pass::InputGradient), isa, dz, w, scale)
+    }
+
+    /// The gradient of `w [kernel, kernel, C, K]`: `dw = scale[k] · Σ_pixels xᵀ dz`.
+    pub fn weight_gradient(
+        &self,
+        isa: Isa,
+        x: &[f32],
+        dz: &[f32],
+        scale: Option<&[f32]>,
+    ) -> Result<Vec<f32>, ShapeError> {
+        self.weight_gradient_by(self.algorithm(Pass::WeightGradient), isa, x, dz, scale)
+    }
+
+    /// [`Conv2d::forward`] by a given algorithm. `Winograd4` and `Winograd2` need a dense 3×3 window
+    /// of stride 1 and padding of at most 2; for any other window they mean `Direct`.
+    #[doc(hidden)]
+    pub fn forward_by(
+        &self,
+        algorithm: Algorithm,
+        isa: Isa,
+        x: &[f32],
+        w: &[f32],
+        epilogue: &Epilogue,
+    ) -> Result<Vec<f32>, ShapeError> {
+        self.check_input("x", x)?;
+        self.check_weights(w)?;
+        self.check_per_channel("scale", epilogue.scale)?;
+        self.check_per_channel("shift", epilogue.shift)?;
+        if let Some(residual) = epilogue.residual {
+            self.check_output("residual", residual)?;
+        }
+        let finish = Finish {
+            shift: epilogue.shift.map(Into::into),
+            residual: epilogue.residual.map(Into::into),
+            relu: epilogue.relu,
+        };
+        let len = pixels(&self.outputs) * self.out_channels;
+        // SAFETY: every algorithm writes each output pixel of every grid.
+        Ok(unsafe {
+            written(len, |y| match self.feasible(algorithm) {
+                Algorithm::Winograd4 => winograd::forward::<6>(isa, self, x, w, epilogue.scale, finish, y),
+                Algorithm::Winograd2 => winograd::forward::<4>(isa, self, x, w, epilogue.scale, finish, y),
+                Algorithm::Direct => direct::forward(isa, self, x, w, epilogue.scale, finish, y),
+            })
+        })
+    }
+
+    /// [`Conv2d::input_gradient`] by a given algorithm, as [`Conv2d::forward_by`].
+    #[doc(hidden)]
+    pub fn input_gradient_by(
+        &self,
+        algorithm: Algorithm,
+        isa: Isa,
+        dz: &[f32],
+        w: &[f32],
+        scale: Option<&[f32]>,
+    ) -> Result<Vec<f32>, ShapeError> {
+        self.check_output("dz", dz)?;
+        self.check_weights(w)?;
+        self.check_per_channel("scale", scale)?;
+        let len = pixels(&self.inputs) * self.in_channels;
+        // SAFETY: every algorithm writes each input pixel of every grid.
+        Ok(unsafe {
+            written(len, |dx| match self.feasible(algorithm) {
+                Algorithm::Winograd4 => winograd::input_gradient::<6>(isa, self, dz, w, scale, dx),
+                Algorithm::Winograd2 => winograd::input_gradient::<4>(isa, self, dz, w, scale, dx),
+                Algorithm::Direct => direct::input_gradient(isa, self, dz, w, scale, dx),
+            })
+        })
+    }
+
+    /// [`Conv2d::weight_gradient`] by a given algorithm, as [`Conv2d::forward_by`].
+    #[doc(hidden)]
+    pub fn weight_gradient_by(
+        &self,
+        algorithm: Algorithm,
+        isa: Isa,
+        x: &[f32],
+        dz: &[f32],
+        scale: Option<&[f32]>,
+    ) -> Result<Vec<f32>, ShapeError> {
+        self.check_input("x", x)?;
+        self.check_output("dz", dz)?;
+        self.check_per_channel("scale", scale)?;
+        let len = self.weight_shape().iter().product();
+        if pixels(&self.outputs) == 0 {
+            return Ok(vec![0.0; len]);
+        }
+        // SAFETY: every algorithm writes each weight's gradient.
+        Ok(unsafe {
+            written(len, |dw| match self.feasible(algorithm) {
+                Algorithm::Winograd4 => winograd::weight_gradient::<6>(isa, self, x, dz, scale, dw),
+                Algorithm::Winograd2 => winograd::weight_gradient::<4>(isa, self, x, dz, scale, dw),
+                Algorithm::Direct => direct::weight_gradient(isa, self, x, dz, scale, dw),
+            })
+        })
+    }
+
+    fn feasible(&self, algorithm: Algorithm) -> Algorithm {
+        let Window { kernel, stride, padding, dilation } = self.window;
+        if kernel == 3 && stride == 1 && dilation == 1 && padding <= 2 {
+            algorithm
+        } else {
+            Algorithm::Direct
+        }
+    }
+
+    fn weight_shape(&self) -> [usize; 4] {
+        [self.window.kernel, self.window.kernel, self.in_channels, self.out_channels]
+    }
+
+    fn check_input(&self, tensor: &'static str, x: &[f32]) -> Result<(), ShapeError> {
+        check_len(tensor, &[pixels(&self.inputs), self.in_channels], x.len())
+    }
+
+    fn check_output(&self, tensor: &'static str, y: &[f32]) -> Result<(), ShapeError> {
+        check_len(tensor, &[pixels(&self.outputs), self.out_channels], y.len())
+    }
+
+    fn check_weights(&self, w: &[f32]) -> Result<(), ShapeError> {
+        check_len("w", &self.weight_shape(), w.len())
+    }
+
+    fn check_per_channel(&self, tensor: &'static str, values: Option<&[f32]>) -> Result<(), ShapeError> {
+        values.map_or(Ok(()), |values| check_len(tensor, &[self.out_channels], values.len()))
+    }
+}
+
+fn pixels(grids: &[Grid]) -> usize {
+    grids.iter().map(|grid| grid.pixels()).sum()
+}
+
+/// Every grid of `grids` with the index of its first pixel.
+fn with_first_pixel(grids: &[Grid]) -> impl Iterator<Item = (usize, Grid)> {
+    grids.iter().scan(0, |next, &grid| {
+        let first = *next;
+        *next += grid.pixels();
+        Some((first, grid))
+    })
+}

@@ -1,0 +1,454 @@
+//! Winograd's minimal filtering for 3×3 windows of stride 1.
+//!
+//! With tiles of `m × m` outputs and `(m + 2)²` points, `Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A` for the
+//! input tile `d` and the window `g` (Lavin & Gray 2015). The product `⊙` summed over channels is,
+//! for each of the `(m + 2)²` points, one matrix product `[tiles, C] × [C, K]`. The gradients are
+//! the adjoints: `dd = B [(G g Gᵀ) ⊙ (A dY Aᵀ)] Bᵀ`, computed as a forward pass with the window
+//! turned and transposed, and `dg = Gᵀ [(Bᵀ d B) ⊙ (A dY Aᵀ)] G`.
+//!
+//! `POINTS` is `m + 2`: 6 for F(4×4), 4 for F(2×2). The rounding error of F(4×4) is some ten times
+//! that of the definition; see `tests/winograd_error.rs` for the bound that is held.
+
+mod transforms;
+
+use rayon::prelude::*;
+
+use self::transforms::{Tile, gradient_tile, input_tile, output_tile, weight_gradient_rows, weight_rows};
+use super::weights::{Direction, Weights};
+use super::{Conv2d, with_first_pixel};
+use crate::gemm::{
+    ColumnTile, Finish, MAX_ROWS, RowAddress, RowTile, column_tile, columns_per_tile, even_ranges, row_tile,
+    rows_per_tile,
+};
+use crate::memory::{Scratch, Source, Target};
+use crate::shape::Grid;
+use crate::simd::Isa;
+
+/// Tiles below which the work is shared out by output channels, not by tiles: then each job
+/// transforms just the weights it needs, which never leave the cache.
+const BY_PANELS_BELOW: usize = 96;
+
+/// Floats of transformed weights a job keeps at a time when shared out by output channels.
+const WEIGHT_CHUNK: usize = 150_000;
+
+/// Tiles in a block when shared out by tiles. A block streams all transformed weights past its tiles,
+/// `C · K` floats per point, and writes and reads back `C + K` floats per point and tile; at
+/// `C · K / (C + K)` tiles the two are alike. Bounded below for the inner kernel's sake, and above by
+/// the memory it takes.
+fn tiles_per_block(depth: usize, columns: usize) -> usize {
+    (depth * columns / (depth + columns)).clamp(36, 128)
+}
+
+/// Tiles transformed at a time for the weight gradient.
+const WEIGHT_GRADIENT_TILES: usize = 128;
+
+/// Matrices `[points][rows][stride]`, one per point, the points a little apart from a power of two
+/// so that they do not fall into the same cache sets.
+#[derive(Clone, Copy)]
+struct Points {
+    stride: usize,
+    per_point: usize,
+}
+
+impl Points {
+    fn new(rows: usize, stride: usize) -> Self {
+        let lines = (rows * stride).div_ceil(16);
+        Self { stride, per_point: (lines | 1) * 16 }
+    }
+
+    fn at(self, point: usize, row: usize) -> usize {
+        point * self.per_point + row * self.stride
+    }
+
+    fn len(self, points: usize) -> usize {
+        points * self.per_point
+    }
+}
+
+/// The tiles of all images, those of one image after another.
+fn tiles(inputs: &[Grid], outputs: &[Grid], padding: usize, size: usize) -> Vec<Tile> {
+    let mut tiles = Vec::new();
+    for ((input_first, input), (output_first, output)) in
+        with_first_pixel(inputs).zip(with_first_pixel(outputs))
+    {
+        for image in 0..output.batch {
+            for y in (0..output.height).step_by(size) {
+                for x in (0..output.width).step_by(size) {
+                    tiles.push(Tile {
+                        input_image: input_first + image * input.height * input.width,
+                        output_image: output_first + image * output.height * output.width,
+                        input,
+                        output,
+                        y,
+                        x,
+                        padding,
+                    });
+                }
+            }
+        }
+    }
+    tiles
+}
+
+pub(super) fn forward<const POINTS: usize>(
+    isa: Isa,
+    conv: &Conv2d,
+    x: &[f32],
+    w: &[f32],
+    scale: Option<&[f32]>,
+    finish: Finish,
+    y: Target,
+) {
+    let tiles = tiles(&conv.inputs, &conv.outputs, conv.window.padding, POINTS - 2);
+    let weights = Weights {
+        w,
+        scale,
+        in_channels: conv.in_channels,
+        out_channels: conv.out_channels,
+        direction: Direction::Forward,
+    };
+    convolve::<POINTS>(isa, &tiles, x, &weights, finish, y);
+}
+
+pub(super) fn input_gradient<const POINTS: usize>(
+    isa: Isa,
+    conv: &Conv2d,
+    dz: &[f32],
+    w: &[f32],
+    scale: Option<&[f32]>,
+    dx: Target,
+) {
+    // The gradient of a convolution with padding p is a convolution with padding 2 − p.
+    let tiles = tiles(&conv.outputs, &conv.inputs, 2 - conv.window.padding, POINTS - 2);
+    let weights = Weights {
+        w,
+        scale,
+        in_channels: conv.in_channels,
+        out_channels: conv.out_channels,
+        direction: Direction::Backward,
+    };
+    convolve::<POINTS>(isa, &tiles, dz, &weights, Finish::default(), dx);
+}
+
+/// Convolves `x` with the window (forward), or with the window turned by 180° and transposed
+/// (backward).
+fn convolve<const POINTS: usize>(
+    isa: Isa,
+    tiles: &[Tile],
+    x: &[f32],
+    weights: &Weights,
+    finish: Finish,
+    y: Target,
+) {
+    if tiles.len() < BY_PANELS_BELOW {
+        convolve_by_panels::<POINTS>(isa, tiles, x, weights, finish, y);
+    } else {
+        convolve_by_tiles::<POINTS>(isa, tiles, x, weights, finish, y);
+    }
+}
+
+/// The order of the nine taps for [`Weights::pack`]: turned by 180° on the way back.
+fn taps(direction: Direction) -> impl ExactSizeIterator<Item = usize> {
+    (0..9).map(move |tap| match direction {
+        Direction::Forward => tap,
+        Direction::Backward => 8 - tap,
+    })
+}
+
+fn convolve_by_tiles<const POINTS: usize>(
+    isa: Isa,
+    tiles: &[Tile],
+    x: &[f32],
+    weights: &Weights,
+    finish: Finish,
+    y: Target,
+) {
+    let (depth, columns, width) = (weights.depth(), weights.columns(), columns_per_tile(isa));
+    let (points, panels) = (POINTS * POINTS, weights.panels(isa));
+    let x = Source::from(x);
+    let zeros = vec![0.0; depth];
+    let zeros = Source::from(&*zeros);
+
+    // U[point][panel][C][2 · LANES]
+    let u_rows = Points::new(panels * depth, width);
+    let mut transformed = Scratch::take(u_rows.len(points));
+    let u = Target::from(transformed.floats());
+    let chunks = even_ranges(depth, 64);
+    let jobs: Vec<_> = chunks.flat_map(|rows| (0..panels).map(move |panel| (panel, rows.clone()))).collect();
+    jobs.into_par_iter().for_each(|(panel, rows)| {
+        let mut packed = Scratch::take(9 * rows.len() * width);
+        let packed = &mut packed.floats()[..9 * rows.len() * width];
+        weights.pack(isa, panel, taps(weights.direction), rows.clone(), packed);
+        let to = u_rows.at(0, panel * depth + rows.start);
+        // SAFETY: the rows of this panel lie within each point's matrix and are this job's alone.
+        unsafe { weight_rows::<POINTS>(isa, packed, rows.len(), u, to, u_rows.per_point) };
+    });
+    // SAFETY: every row of every panel was written above, and nothing writes to it any more.
+    let u = unsafe { u.as_source() };
+
+    let depth_stride = depth.next_multiple_of(isa.lanes()) + 16;
+    let columns_stride = panels * width;
+    let most = tiles_per_block(depth, columns);
+    let threads = rayon::current_num_threads();
+    let blocks = tiles.len().div_ceil(most).next_multiple_of(threads);
+    let most = tiles.len().div_ceil(blocks);
+    let blocks: Vec<_> = even_ranges(tiles.len(), most).collect();
+    blocks.into_par_iter().with_max_len(1).for_each(|block| {
+        let tiles = &tiles[block];
+        let (v_rows, m_rows) =
+            (Points::new(tiles.len(), depth_stride), Points::new(tiles.len(), columns_stride));
+        let mut scratch = Scratch::take(v_rows.len(points) + m_rows.len(points));
+        let (v, m) = scratch.floats().split_at_mut(v_rows.len(points));
+        let (v, m) = (Target::from(v), Target::from(&mut m[..m_rows.len(points)]));
+        for (t, tile) in tiles.iter().enumerate() {
+            // SAFETY: V has a row per tile at each point, and belongs to this job.
+            unsafe { input_tile::<POINTS>(isa, x, depth, zeros, tile, v, v_rows.at(0, t), v_rows.per_point) };
+        }
+        // SAFETY: V is complete.
+        let v = unsafe { v.as_source() };
+        for point in 0..points {
+            for panel in 0..panels {
+                let panel_at = u_rows.at(point, panel * depth);
+                // SAFETY: U and V are complete, and M has a row per tile of whole panels.
+                unsafe {
+                    let m_at = m_rows.at(point, 0) + panel * width;
+                    multiply_point(
+                        isa,
+                        v,
+                        v_rows,
+                        point,
+                        0..depth,
+                        tiles.len(),
+                        (u, panel_at),
+                        (m, m_at, columns_stride),
+                        false,
+                    );
+                }
+            }
+        }
+        // SAFETY: M is complete; the tiles' outputs are this job's alone.
+        let m = unsafe { m.as_source() };
+        for (t, tile) in tiles.iter().enumerate() {
+            // SAFETY: as above.
+            unsafe {
+                output_tile::<POINTS>(
+                    isa,
+                    m,
+                    m_rows.at(0, t),
+                    m_rows.per_point,
+                    0..columns,
+                    columns,
+                    tile,
+                    finish,
+                    y,
+                );
+            }
+        }
+    });
+}
+
+fn convolve_by_panels<const POINTS: usize>(
+    isa: Isa,
+    tiles: &[Tile],
+    x: &[f32],
+    weights: &Weights,
+    finish: Finish,
+    y: Target,
+) {
+    let (depth, columns, width) = (weights.depth(), weights.columns(), columns_per_tile(isa));
+    let (points, panels) = (POINTS * POINTS, weights.panels(isa));
+    let x = Source::from(x);
+    let zeros = vec![0.0; depth];
+    let zeros = Source::from(&*zeros);
+
+    // V[point][tile][C]
+    let v_rows = Points::new(tiles.len(), depth.next_multiple_of(isa.lanes()) + 16);
+    let mut transformed = Scratch::take(v_rows.len(points));
+    let v = Target::from(transformed.floats());
+    tiles.par_iter().enumerate().for_each(|(t, tile)| {
+        // SAFETY: V has a row per tile at each point; this tile's are this job's alone.
+        unsafe { input_tile::<POINTS>(isa, x, depth, zeros, tile, v, v_rows.at(0, t), v_rows.per_point) };
+    });
+    // SAFETY: V is complete, and nothing writes to it any more.
+    let v = unsafe { v.as_source() };
+
+    let chunk = (WEIGHT_CHUNK / (points * width)).max(16);
+    (0..panels).into_par_iter().with_max_len(1).for_each(|panel| {
+        let u_rows = Points::new(chunk.min(depth), width);
+        let m_rows = Points::new(tiles.len(), width);
+        let packed_len = 9 * chunk.min(depth) * width;
+        let mut scratch = Scratch::take(u_rows.len(points) + m_rows.len(points) + packed_len);
+        let (u, rest) = scratch.floats().split_at_mut(u_rows.len(points));
+        let (m, packed) = rest.split_at_mut(m_rows.len(points));
+        let (u, m) = (Target::from(u), Target::from(m));
+        for rows in even_ranges(depth, chunk) {
+            let packed = &mut packed[..9 * rows.len() * width];
+            weights.pack(isa, panel, taps(weights.direction), rows.clone(), packed);
+            // SAFETY: U has at least `rows.len()` rows at each point, and belongs to this job.
+            unsafe { weight_rows::<POINTS>(isa, packed, rows.len(), u, 0, u_rows.per_point) };
+            for point in 0..points {
+                // SAFETY: this chunk of U and all of V are complete; M belongs to this job.
+                unsafe {
+                    let (u, u_at) = (u.as_source(), u_rows.at(point, 0));
+                    let m_at = m_rows.at(point, 0);
+                    multiply_point(
+                        isa,
+                        v,
+                        v_rows,
+                        point,
+                        rows.clone(),
+                        tiles.len(),
+                        (u, u_at),
+                        (m, m_at, width),
+                        rows.start > 0,
+                    );
+                }
+            }
+        }
+        // SAFETY: M is complete.
+        let m = unsafe { m.as_source() };
+        let channels = panel * width..columns.min((panel + 1) * width);
+        for (t, tile) in tiles.iter().enumerate() {
+            // SAFETY: these channels of the tiles' outputs are this job's alone.
+            unsafe {
+                output_tile::<POINTS>(
+                    isa,
+                    m,
+                    m_rows.at(0, t),
+                    m_rows.per_point,
+                    channels.clone(),
+                    columns,
+                    tile,
+                    finish,
+                    y,
+                );
+            }
+        }
+    });
+}
+
+/// `M[tile] (+)= V[point][tile, rows] · panel` for all tiles, one panel of columns.
+///
+/// # Safety
+/// V must hold `tiles` rows at `point`, `panel` must start `rows.len()` rows, and M must have room for
+/// `tiles` rows of a panel, used by no other job.
+#[allow(clippy::too_many_arguments)]
+unsafe fn multiply_point(
+    isa: Isa,
+    v: Source,
+    v_rows: Points,
+    point: usize,
+    rows: std::ops::Range<usize>,
+    tiles: usize,
+    (panel, panel_at): (Source, usize),
+    (m, m_at, m_stride): (Target, usize, usize),
+    accumulate: bool,
+) {
+    for group in even_ranges(tiles, rows_per_tile(isa)) {
+        let mut addresses = [RowAddress(std::ptr::null()); MAX_ROWS];
+        let mut out_at = [0; MAX_ROWS];
+        for (r, t) in group.clone().enumerate() {
+            // SAFETY: V holds this tile's row, as the caller vouches.
+            addresses[r] = RowAddress(unsafe { v.at(v_rows.at(point, t) + rows.start, rows.len()) });
+            out_at[r] = m_at + t * m_stride;
+        }
+        let tile = RowTile {
+            taps: &[addresses],
+            depth: rows.len(),
+            panel,
+            panel_at,
+            out: m,
+            out_at,
+            columns: columns_per_tile(isa),
+            accumulate,
+            finish: Finish::default(),
+            channel: 0,
+        };
+        // SAFETY: the first `group.len()` addresses were set above; the rest as the caller vouches.
+        unsafe { row_tile(isa, group.len(), &tile) };
+    }
+}
+
+pub(super) fn weight_gradient<const POINTS: usize>(
+    isa: Isa,
+    conv: &Conv2d,
+    x: &[f32],
+    dz: &[f32],
+    scale: Option<&[f32]>,
+    dw: Target,
+) {
+    let (depth, columns, width) = (conv.in_channels, conv.out_channels, columns_per_tile(isa));
+    let points = POINTS * POINTS;
+    let tiles = tiles(&conv.inputs, &conv.outputs, conv.window.padding, POINTS - 2);
+    let (x, dz) = (Source::from(x), Source::from(dz));
+    let zeros = vec![0.0; depth.max(columns)];
+    let zeros = Source::from(&*zeros);
+
+    let columns_stride = columns.next_multiple_of(width);
+    let most = tiles.len().min(WEIGHT_GRADIENT_TILES);
+    let v_rows = Points::new(most, depth.next_multiple_of(isa.lanes()) + 16);
+    let d_rows = Points::new(most, columns_stride + 16);
+    let u_rows = Points::new(depth, columns_stride);
+    let mut scratch = Scratch::take(v_rows.len(points) + d_rows.len(points) + u_rows.len(points));
+    let (v, rest) = scratch.floats().split_at_mut(v_rows.len(points));
+    let (d, u) = rest.split_at_mut(d_rows.len(points));
+    let (v, d, u) = (Target::from(v), Target::from(d), Target::from(u));
+
+    // Blocks of tiles in order, so that each sum is the same for any number of threads.
+    for block in even_ranges(tiles.len(), most) {
+        let first = block.start == 0;
+        let tiles = &tiles[block];
+        tiles.par_iter().enumerate().with_min_len(4).for_each(|(t, tile)| {
+            // SAFETY: V and D have a row per tile at each point; this tile's are this job's alone.
+            unsafe {
+                input_tile::<POINTS>(isa, x, depth, zeros, tile, v, v_rows.at(0, t), v_rows.per_point);
+                gradient_tile::<POINTS>(isa, dz, columns, zeros, tile, d, d_rows.at(0, t), d_rows.per_point);
+            }
+        });
+        // SAFETY: V and D are complete, and nothing writes to them until the jobs below are done.
+        let (v, d) = unsafe { (v.as_source(), d.as_source()) };
+        (0..points).into_par_iter().with_max_len(1).for_each(|point| {
+            for panel in (0..columns_stride).step_by(width) {
+                for channels in even_ranges(depth, rows_per_tile(isa)) {
+                    let tile = ColumnTile {
+                        a: v,
+                        a_at: v_rows.at(point, 0) + channels.start,
+                        a_stride: v_rows.stride,
+                        b: d,
+                        b_at: d_rows.at(point, 0) + panel,
+                        b_stride: d_rows.stride,
+                        depth: tiles.len(),
+                        out: u,
+                        out_at: u_rows.at(point, channels.start) + panel,
+                        out_stride: u_rows.stride,
+                        columns: width,
+                        accumulate: !first,
+                        scale: None,
+                    };
+                    // SAFETY: V and D are complete; this point's matrix is this job's alone.
+                    unsafe { column_tile(isa, channels.len(), &tile) };
+                }
+            }
+        });
+    }
+    // SAFETY: dU is complete.
+    let u = unsafe { u.as_source() };
+    let scale = scale.map(Source::from);
+    (0..depth).into_par_iter().with_min_len(8).for_each(|channel| {
+        // SAFETY: dU has this row at each point; the rows of `dw` are this job's alone.
+        unsafe {
+            let from = u_rows.at(0, channel);
+            weight_gradient_rows::<POINTS>(
+                isa,
+                u,
+                from,
+                u_rows.per_point,
+                columns,
+                scale,
+                dw,
+                channel * columns,
+                depth * columns,
+            );
+        }
+    });
+}

@@ -1,0 +1,435 @@
+//! The transforms into and out of Winograd's domain, one vector of channels at a time.
+//!
+//! The interpolation points are 0, ±1, ±2 and ∞ for F(4×4, 3×3), and 0, ±1 and ∞ for F(2×2, 3×3).
+
+use crate::gemm::Finish;
+use crate::memory::{Source, Target};
+use crate::shape::Grid;
+use crate::simd::{Isa, Simd, simd_fn};
+
+/// A line of at most six values; only the first `POINTS`, outputs or taps are used.
+type Line<S> = [<S as Simd>::Vector; 6];
+
+/// One tile: a square of output pixels from `(y, x)` on, and where its image is.
+#[derive(Clone, Copy)]
+pub(super) struct Tile {
+    /// Index of the images' first pixels.
+    pub(super) input_image: usize,
+    pub(super) output_image: usize,
+    pub(super) input: Grid,
+    pub(super) output: Grid,
+    pub(super) y: usize,
+    pub(super) x: usize,
+    pub(super) padding: usize,
+}
+
+impl Tile {
+    /// The input pixel at `(row, column)` of the tile, or `None` in the padding.
+    fn input_pixel(&self, row: usize, column: usize) -> Option<usize> {
+        let y = (self.y + row).checked_sub(self.padding).filter(|&y| y < self.input.height)?;
+        let x = (self.x + column).checked_sub(self.padding).filter(|&x| x < self.input.width)?;
+        Some(self.input_image + y * self.input.width + x)
+    }
+
+    /// The output pixel at `(row, column)` of the tile, or `None` beyond the image.
+    fn output_pixel(&self, row: usize, column: usize) -> Option<usize> {
+        let (y, x) = (self.y + row, self.x + column);
+        (y < self.output.height && x < self.output.width)
+            .then(|| self.output_image + y * self.output.width + x)
+    }
+}
+
+/// `Bᵀ d`
+#[inline(always)]
+fn into_points<S: Simd, const POINTS: usize>(s: S, d: &Line<S>) -> Line<S> {
+    if POINTS == 6 {
+        // [4 0 -5 0 1 0; 0 -4 -4 1 1 0; 0 4 -4 -1 1 0; 0 -2 -1 2 1 0; 0 2 -1 -2 1 0; 0 4 0 -5 0 1]
+        let (two, four, minus_four, minus_five) = (s.splat(2.0), s.splat(4.0), s.splat(-4.0), s.splat(-5.0));
+        let even_1 = s.mul_add(minus_four, d[2], d[4]);
+        let odd_1 = s.mul_add(minus_four, d[1], d[3]);
+        let even_2 = s.sub(d[4], d[2]);
+        let odd_2 = s.mul(two, s.sub(d[3], d[1]));
+        [
+            s.mul_add(minus_five, d[2], s.mul_add(four, d[0], d[4])),
+            s.add(even_1, odd_1),
+            s.sub(even_1, odd_1),
+            s.add(even_2, odd_2),
+            s.sub(even_2, odd_2),
+            s.mul_add(minus_five, d[3], s.mul_add(four, d[1], d[5])),
+        ]
+    } else {
+        // [1 0 -1 0; 0 1 1 0; 0 -1 1 0; 0 1 0 -1]
+        let zero = s.zero();
+        [s.sub(d[0], d[2]), s.add(d[1], d[2]), s.sub(d[2], d[1]), s.sub(d[1], d[3]), zero, zero]
+    }
+}
+
+/// `Aᵀ m`
+#[inline(always)]
+fn out_of_points<S: Simd, const POINTS: usize>(s: S, m: &Line<S>) -> Line<S> {
+    let zero = s.zero();
+    if POINTS == 6 {
+        // [1 1 1 1 1 0; 0 1 -1 2 -2 0; 0 1 1 4 4 0; 0 1 -1 8 -8 1]
+        let (sum_1, difference_1) = (s.add(m[1], m[2]), s.sub(m[1], m[2]));
+        let (sum_2, difference_2) = (s.add(m[3], m[4]), s.sub(m[3], m[4]));
+        [
+            s.add(m[0], s.add(sum_1, sum_2)),
+            s.mul_add(s.splat(2.0), difference_2, difference_1),
+            s.mul_add(s.splat(4.0), sum_2, sum_1),
+            s.add(m[5], s.mul_add(s.splat(8.0), difference_2, difference_1)),
+            zero,
+            zero,
+        ]
+    } else {
+        // [1 1 1 0; 0 1 -1 -1]
+        let difference = s.sub(m[1], m[2]);
+        [s.add(m[0], s.add(m[1], m[2])), s.sub(difference, m[3]), zero, zero, zero, zero]
+    }
+}
+
+/// `A y`, the adjoint of [`out_of_points`].
+#[inline(always)]
+fn gradient_into_points<S: Simd, const POINTS: usize>(s: S, y: &Line<S>) -> Line<S> {
+    let zero = s.zero();
+    if POINTS == 6 {
+        let (even_1, odd_1) = (s.add(y[0], y[2]), s.add(y[1], y[3]));
+        let even_2 = s.mul_add(s.splat(4.0), y[2], y[0]);
+        let odd_2 = s.mul_add(s.splat(8.0), y[3], s.mul(s.splat(2.0), y[1]));
+        [y[0], s.add(even_1, odd_1), s.sub(even_1, odd_1), s.add(even_2, odd_2), s.sub(even_2, odd_2), y[3]]
+    } else {
+        [y[0], s.add(y[0], y[1]), s.sub(y[0], y[1]), s.sub(zero, y[1]), zero, zero]
+    }
+}
+
+/// `G g`
+#[inline(always)]
+fn weights_into_points<S: Simd, const POINTS: usize>(s: S, g: [S::Vector; 3]) -> Line<S> {
+    if POINTS == 6 {
+        // [1/4 0 0; -1/6 -1/6 -1/6; -1/6 1/6 -1/6; 1/24 1/12 1/6; 1/24 -1/12 1/6; 0 0 1]
+        let minus_sixth = s.splat(-1.0 / 6.0);
+        let even_1 = s.mul(minus_sixth, s.add(g[0], g[2]));
+        let odd_1 = s.mul(minus_sixth, g[1]);
+        let even_2 = s.mul_add(s.splat(1.0 / 6.0), g[2], s.mul(s.splat(1.0 / 24.0), g[0]));
+        let odd_2 = s.mul(s.splat(1.0 / 12.0), g[1]);
+        [
+            s.mul(s.splat(0.25), g[0]),
+            s.add(even_1, odd_1),
+            s.sub(even_1, odd_1),
+            s.add(even_2, odd_2),
+            s.sub(even_2, odd_2),
+            g[2],
+        ]
+    } else {
+        // [1 0 0; 1/2 1/2 1/2; 1/2 -1/2 1/2; 0 0 1]
+        let half = s.splat(0.5);
+        let even = s.mul(half, s.add(g[0], g[2]));
+        let odd = s.mul(half, g[1]);
+        [g[0], s.add(even, odd), s.sub(even, odd), g[2], s.zero(), s.zero()]
+    }
+}
+
+/// `Gᵀ u`, the adjoint of [`weights_into_points`].
+#[inline(always)]
+fn weight_gradient_out_of_points<S: Simd, const POINTS: usize>(s: S, u: &Line<S>) -> [S::Vector; 3] {
+    if POINTS == 6 {
+        let minus_sixth = s.splat(-1.0 / 6.0);
+        let sum_1 = s.mul(minus_sixth, s.add(u[1], u[2]));
+        let difference_1 = s.mul(minus_sixth, s.sub(u[1], u[2]));
+        let (sum_2, difference_2) = (s.add(u[3], u[4]), s.sub(u[3], u[4]));
+        [
+            s.mul_add(s.splat(1.0 / 24.0), sum_2, s.mul_add(s.splat(0.25), u[0], sum_1)),
+            s.mul_add(s.splat(1.0 / 12.0), difference_2, difference_1),
+            s.mul_add(s.splat(1.0 / 6.0), sum_2, s.add(u[5], sum_1)),
+        ]
+    } else {
+        let half = s.splat(0.5);
+        let sum = s.mul(half, s.add(u[1], u[2]));
+        [s.add(u[0], sum), s.mul(half, s.sub(u[1], u[2])), s.add(sum, u[3])]
+    }
+}
+
+simd_fn! {
+    #[doc = "`V[point][to..] = Bᵀ d B` for all channels of one tile of `x`."]
+    fn transform_input<S, const POINTS: usize>(
+        s, x: Source, channels: usize, zeros: Source, tile: &Tile, v: Target, to: usize, per_point: usize,
+    ) {
+        // SAFETY: input pixels are inside `x`, `zeros` has a float per channel, and the caller of
+        // `input_tile` vouches for V.
+        unsafe {
+            let mut pixels = [[zeros.at(0, channels); POINTS]; POINTS];
+            for (row, pixels) in pixels.iter_mut().enumerate() {
+                for (column, address) in pixels.iter_mut().enumerate() {
+                    if let Some(pixel) = tile.input_pixel(row, column) {
+                        *address = x.at(pixel * channels, channels);
+                    }
+                }
+            }
+            for channel in (0..channels).step_by(S::LANES) {
+                let count = S::LANES.min(channels - channel);
+                let mut columns = [[s.zero(); 6]; 6];
+                for j in 0..POINTS {
+                    let mut d = [s.zero(); 6];
+                    for i in 0..POINTS {
+                        d[i] = crate::memory::load_up_to(s, pixels[i][j].add(channel), count);
+                    }
+                    let line = into_points::<S, POINTS>(s, &d);
+                    for i in 0..POINTS {
+                        columns[i][j] = line[i];
+                    }
+                }
+                for i in 0..POINTS {
+                    let line = into_points::<S, POINTS>(s, &columns[i]);
+                    for j in 0..POINTS {
+                        v.store(s, (i * POINTS + j) * per_point + to + channel, line[j], S::LANES);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Writes a tile's `Bᵀ d B` to row `to` of each point of V, channels rounded up to whole vectors.
+///
+/// # Safety
+/// V must have that row at each point, `per_point` apart, used by no other job.
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn input_tile<const POINTS: usize>(
+    isa: Isa,
+    x: Source,
+    channels: usize,
+    zeros: Source,
+    tile: &Tile,
+    v: Target,
+    to: usize,
+    per_point: usize,
+) {
+    transform_input::<POINTS>(isa, x, channels, zeros, tile, v, to, per_point);
+}
+
+simd_fn! {
+    fn transform_gradient<S, const POINTS: usize>(
+        s, dz: Source, channels: usize, zeros: Source, tile: &Tile, d: Target, to: usize, per_point: usize,
+    ) {
+        let size = POINTS - 2;
+        // SAFETY: output pixels are inside `dz`, `zeros` has a float per channel, and the caller of
+        // `gradient_tile` vouches for D.
+        unsafe {
+            let mut pixels = [[zeros.at(0, channels); 4]; 4];
+            for (row, pixels) in pixels.iter_mut().enumerate().take(size) {
+                for (column, address) in pixels.iter_mut().enumerate().take(size) {
+                    if let Some(pixel) = tile.output_pixel(row, column) {
+                        *address = dz.at(pixel * channels, channels);
+                    }
+                }
+            }
+            // D's rows are whole panels, of two vectors each: the last may be all zero.
+            for channel in (0..channels.next_multiple_of(2 * S::LANES)).step_by(S::LANES) {
+                let count = channels.saturating_sub(channel).min(S::LANES);
+                let mut columns = [[s.zero(); 6]; 6];
+                for j in 0..size {
+                    let mut y = [s.zero(); 6];
+                    for i in 0..size {
+                        y[i] = crate::memory::load_up_to(s, pixels[i][j].wrapping_add(channel), count);
+                    }
+                    let line = gradient_into_points::<S, POINTS>(s, &y);
+                    for i in 0..POINTS {
+                        columns[i][j] = line[i];
+                    }
+                }
+                for i in 0..POINTS {
+                    let line = gradient_into_points::<S, POINTS>(s, &columns[i]);
+                    for j in 0..POINTS {
+                        d.store(s, (i * POINTS + j) * per_point + to + channel, line[j], S::LANES);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Writes a tile's `A dY Aᵀ` to row `to` of each point of D, channels rounded up to whole panels.
+///
+/// # Safety
+/// D must have that row at each point, `per_point` apart, used by no other job.
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn gradient_tile<const POINTS: usize>(
+    isa: Isa,
+    dz: Source,
+    channels: usize,
+    zeros: Source,
+    tile: &Tile,
+    d: Target,
+    to: usize,
+    per_point: usize,
+) {
+    transform_gradient::<POINTS>(isa, dz, channels, zeros, tile, d, to, per_point);
+}
+
+simd_fn! {
+    fn transform_output<S, const POINTS: usize>(
+        s,
+        m: Source,
+        from: usize,
+        per_point: usize,
+        channels: std::ops::Range<usize>,
+        all_channels: usize,
+        tile: &Tile,
+        finish: Finish,
+        y: Target,
+    ) {
+        let size = POINTS - 2;
+        for channel in channels.clone().step_by(S::LANES) {
+            let count = S::LANES.min(channels.end - channel);
+            let from = from + channel - channels.start;
+            let mut rows = [[s.zero(); 6]; 4];
+            for j in 0..POINTS {
+                let mut line = [s.zero(); 6];
+                for i in 0..POINTS {
+                    // SAFETY: M's rows are whole panels, at each point; vouched for by the caller.
+                    line[i] = unsafe { m.load(s, (i * POINTS + j) * per_point + from, S::LANES) };
+                }
+                let line = out_of_points::<S, POINTS>(s, &line);
+                for i in 0..size {
+                    rows[i][j] = line[i];
+                }
+            }
+            for i in 0..size {
+                let line = out_of_points::<S, POINTS>(s, &rows[i]);
+                for j in 0..size {
+                    if let Some(pixel) = tile.output_pixel(i, j) {
+                        let at = pixel * all_channels + channel;
+                        // SAFETY: the pixel is inside the output, and so are these channels of it.
+                        unsafe { y.store(s, at, finish.apply(s, line[j], channel, at, count), count) };
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Writes `Aᵀ M A`, finished, to the channels `channels` of a tile's output pixels. Row `from` of each
+/// point of M starts with the first of these channels.
+///
+/// # Safety
+/// M must have that row at each point, of whole panels, and no other job may use these channels of
+/// the tile's outputs.
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn output_tile<const POINTS: usize>(
+    isa: Isa,
+    m: Source,
+    from: usize,
+    per_point: usize,
+    channels: std::ops::Range<usize>,
+    all_channels: usize,
+    tile: &Tile,
+    finish: Finish,
+    y: Target,
+) {
+    transform_output::<POINTS>(isa, m, from, per_point, channels, all_channels, tile, finish, y);
+}
+
+simd_fn! {
+    fn transform_weights<S, const POINTS: usize>(
+        s, packed: &[f32], rows: usize, u: Target, to: usize, per_point: usize,
+    ) {
+        let width = 2 * S::LANES;
+        let packed = Source::from(packed);
+        for at in (0..rows * width).step_by(S::LANES) {
+            let mut columns = [[s.zero(); 3]; 6];
+            for x in 0..3 {
+                // SAFETY: `packed` is [9, rows, width], checked by `weight_rows`.
+                let g = [0, 1, 2].map(|y| unsafe { packed.load(s, (y * 3 + x) * rows * width + at, S::LANES) });
+                let line = weights_into_points::<S, POINTS>(s, g);
+                for i in 0..POINTS {
+                    columns[i][x] = line[i];
+                }
+            }
+            for i in 0..POINTS {
+                let line = weights_into_points::<S, POINTS>(s, columns[i]);
+                for j in 0..POINTS {
+                    // SAFETY: the caller of `weight_rows` vouches for these rows of U.
+                    unsafe { u.store(s, (i * POINTS + j) * per_point + to + at, line[j], S::LANES) };
+                }
+            }
+        }
+    }
+}
+
+/// Writes `G g Gᵀ` of the packed taps `[9, rows, 2 · LANES]` to `rows` rows of each point of U, from
+/// `to` on.
+///
+/// # Safety
+/// U must have these rows at each point, `per_point` apart, used by no other job.
+pub(super) unsafe fn weight_rows<const POINTS: usize>(
+    isa: Isa,
+    packed: &[f32],
+    rows: usize,
+    u: Target,
+    to: usize,
+    per_point: usize,
+) {
+    assert_eq!(packed.len(), 9 * rows * 2 * isa.lanes());
+    transform_weights::<POINTS>(isa, packed, rows, u, to, per_point);
+}
+
+simd_fn! {
+    fn transform_weight_gradient<S, const POINTS: usize>(
+        s,
+        u: Source,
+        from: usize,
+        per_point: usize,
+        columns: usize,
+        scale: Option<Source>,
+        dw: Target,
+        to: usize,
+        per_tap: usize,
+    ) {
+        for channel in (0..columns).step_by(S::LANES) {
+            let count = S::LANES.min(columns - channel);
+            let mut rows = [[s.zero(); 6]; 3];
+            for j in 0..POINTS {
+                let mut line = [s.zero(); 6];
+                for i in 0..POINTS {
+                    // SAFETY: the caller of `weight_gradient_rows` vouches for the row.
+                    line[i] = unsafe { u.load(s, (i * POINTS + j) * per_point + from + channel, S::LANES) };
+                }
+                let line = weight_gradient_out_of_points::<S, POINTS>(s, &line);
+                for i in 0..3 {
+                    rows[i][j] = line[i];
+                }
+            }
+            for i in 0..3 {
+                let line = weight_gradient_out_of_points::<S, POINTS>(s, &rows[i]);
+                for j in 0..3 {
+                    // SAFETY: likewise for the row of each tap, and `scale` has a float per column.
+                    unsafe {
+                        let gradient = match scale {
+                            Some(scale) => s.mul(line[j], scale.load(s, channel, count)),
+                            None => line[j],
+                        };
+                        dw.store(s, (i * 3 + j) * per_tap + to + channel, gradient, count);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Writes `scale · Gᵀ dU G` of one row of each point to row `to` of each of the nine taps of `dw`.
+///
+/// # Safety
+/// dU must have the row `from`, of whole panels, at each point; no other job may use the rows of `dw`.
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn weight_gradient_rows<const POINTS: usize>(
+    isa: Isa,
+    u: Source,
+    from: usize,
+    per_point: usize,
+    columns: usize,
+    scale: Option<Source>,
+    dw: Target,
+    to: usize,
+    per_tap: usize,
+) {
+    transform_weight_gradient::<POINTS>(isa, u, from, per_point, columns, scale, dw, to, per_tap);
+}

@@ -1,0 +1,83 @@
+//! Parameter updates in place: one pass over memory each, over all parameters at once.
+
+use rayon::prelude::*;
+
+use crate::shape::{ShapeError, check_len};
+use crate::simd::{Isa, simd_fn};
+
+/// Floats per job.
+const CHUNK: usize = 1 << 14;
+
+/// Stochastic gradient descent with momentum `μ` and weight decay `λ`, PyTorch's `SGD`:
+/// `v ← μ·v + (g + λ·p)`, `p ← p − lr·v`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sgd {
+    pub learning_rate: f32,
+    pub momentum: f32,
+    pub weight_decay: f32,
+}
+
+/// One parameter with its gradient and velocity `v`, which starts at zero.
+#[derive(Debug)]
+pub struct SgdParameter<'a> {
+    pub parameter: &'a mut [f32],
+    pub gradient: &'a [f32],
+    pub velocity: &'a mut [f32],
+}
+
+impl Sgd {
+    pub fn step(&self, isa: Isa, parameters: &mut [SgdParameter]) -> Result<(), ShapeError> {
+        for SgdParameter { parameter, gradient, velocity } in parameters.iter() {
+            check_len("gradient", &[parameter.len()], gradient.len())?;
+            check_len("velocity", &[parameter.len()], velocity.len())?;
+        }
+        parameters.par_iter_mut().for_each(|SgdParameter { parameter, gradient, velocity }| {
+            parameter
+                .par_chunks_mut(CHUNK)
+                .zip(gradient.par_chunks(CHUNK))
+                .zip(velocity.par_chunks_mut(CHUNK))
+                .for_each(|((parameter, gradient), velocity)| {
+                    sgd_chunk(isa, *self, parameter, gradient, velocity);
+                });
+        });
+        Ok(())
+    }
+}
+
+/// An exponential moving average: `average ← momentum · average + (1 − momentum) · value`.
+#[derive(Debug)]
+pub struct Average<'a> {
+    pub average: &'a mut [f32],
+    pub value: &'a [f32],
+}
+
+/// Updates all averages.
+pub fn ema(isa: Isa, momentum: f32, averages: &mut [Average]) -> Result<(), ShapeError> {
+    for Average { average, value } in averages.iter() {
+        check_len("value", &[average.len()], value.len())?;
+    }
+    averages.par_iter_mut().for_each(|Average { average, value }| {
+        average
+            .par_chunks_mut(CHUNK)
+            .zip(value.par_chunks(CHUNK))
+            .for_each(|(average, value)| ema_chunk(isa, momentum, average, value));
+    });
+    Ok(())
+}
+
+simd_fn! {
+    fn sgd_chunk<S>(s, sgd: Sgd, parameter: &mut [f32], gradient: &[f32], velocity: &mut [f32]) {
+        for ((p, g), v) in parameter.iter_mut().zip(gradient).zip(velocity) {
+            *v = sgd.momentum * *v + (g + sgd.weight_decay * *p);
+            *p -= sgd.learning_rate * *v;
+        }
+    }
+}
+
+simd_fn! {
+    fn ema_chunk<S>(s, momentum: f32, average: &mut [f32], value: &[f32]) {
+        for (average, value) in average.iter_mut().zip(value) {
+            *average = momentum * *average + (1.0 - momentum) * value;
+        }
+    }
+}

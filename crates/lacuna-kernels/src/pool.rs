@@ -1,0 +1,273 @@
+//! Max-pooling over channels-last images.
+
+use rayon::prelude::*;
+
+use crate::memory::{Source, Target, store_up_to, written};
+use crate::shape::{Grid, ShapeError, Window, check_len};
+use crate::simd::{Isa, Simd, simd_fn};
+
+/// The shape of one max-pooling: `x [N, H, W, C]`, `y [N, H', W', C]`.
+#[derive(Clone, Copy, Debug)]
+pub struct MaxPool2d {
+    input: Grid,
+    output: Grid,
+    channels: usize,
+    window: Window,
+}
+
+/// What max-pooling gives: the maxima, and which tap of the window each came from (the first of
+/// equal ones), which is all that the gradient needs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pooled {
+    pub y: Vec<f32>,
+    pub taps: Vec<u8>,
+}
+
+impl MaxPool2d {
+    /// The window must have at most 255 taps, and padding of at most half of it, so that no window
+    /// lies outside the image altogether.
+    pub fn new(input: Grid, channels: usize, window: Window) -> Result<Self, ShapeError> {
+        if channels == 0 {
+            return Err(ShapeError::Zero { what: "channels" });
+        }
+        let output = window.output(input)?;
+        if window.kernel > 15 || 2 * window.padding > window.kernel {
+            return Err(ShapeError::Mismatch {
+                left: "padding",
+                left_shape: vec![window.padding],
+                right: "a pooling window of at most 15×15 and at least twice its padding",
+                right_shape: vec![window.kernel, window.kernel],
+            });
+        }
+        Ok(Self { input, output, channels, window })
+    }
+
+    pub fn output(&self) -> Grid {
+        self.output
+    }
+
+    /// A NaN in the window is its maximum.
+    pub fn forward(&self, isa: Isa, x: &[f32]) -> Result<Pooled, ShapeError> {
+        let Self { input, output, channels, .. } = *self;
+        check_len("x", &[input.batch, input.height, input.width, channels], x.len())?;
+        let len = output.pixels() * channels;
+        let (mut y, mut taps) = (vec![0.0; len], vec![0; len]);
+        let row_len = (output.width * channels).max(1);
+        let columns: Vec<_> = (0..output.width).map(|out| self.sources(out, input.width)).collect();
+        y.par_chunks_mut(row_len).zip(taps.par_chunks_mut(row_len)).enumerate().for_each(
+            |(row, (y, taps))| {
+                let (image, out_y) = (row / output.height, row % output.height);
+                let image_len = input.height * input.width * channels;
+                let image = &x[image * image_len..][..image_len];
+                pool_row(isa, self, image, &self.sources(out_y, input.height), &columns, y, taps);
+            },
+        );
+        Ok(Pooled { y, taps })
+    }
+
+    /// `dx`, each `dy` given to the pixel its maximum came from.
+    pub fn gradient(&self, isa: Isa, dy: &[f32], taps: &[u8]) -> Result<Vec<f32>, ShapeError> {
+        let Self { input, output, channels, .. } = *self;
+        let shape = [output.batch, output.height, output.width, channels];
+        check_len("dy", &shape, dy.len())?;
+        check_len("taps", &shape, taps.len())?;
+        let columns: Vec<_> = (0..input.width).map(|at| self.seen_by(at, output.width)).collect();
+        // SAFETY: every row of every image is written.
+        Ok(unsafe {
+            written(input.pixels() * channels, |dx| {
+                (0..input.batch * input.height).into_par_iter().for_each(|row| {
+                    let (image, y) = (row / input.height, row % input.height);
+                    let image_len = output.height * output.width * channels;
+                    let range = image * image_len..(image + 1) * image_len;
+                    let rows = self.seen_by(y, output.height);
+                    let at = row * input.width * channels;
+                    unpool_row(isa, self, &dy[range.clone()], &taps[range], &rows, &columns, dx, at);
+                });
+            })
+        })
+    }
+
+    /// Along one axis, the taps of the window at `out` that are on the image, and what they see.
+    fn sources(&self, out: usize, size: usize) -> Vec<Seen> {
+        let Window { kernel, stride, padding, dilation } = self.window;
+        (0..kernel)
+            .filter_map(|tap| {
+                let at = (out * stride + tap * dilation).checked_sub(padding).filter(|&at| at < size)?;
+                Some(Seen { tap, at })
+            })
+            .collect()
+    }
+
+    /// Along one axis, the taps that see the coordinate `at`, and whose they are.
+    fn seen_by(&self, at: usize, size: usize) -> Vec<Seen> {
+        let Window { kernel, stride, padding, dilation } = self.window;
+        (0..kernel)
+            .filter_map(|tap| {
+                let offset = (at + padding).checked_sub(tap * dilation)?;
+                let out = Some(offset / stride).filter(|&out| offset % stride == 0 && out < size)?;
+                Some(Seen { tap, at: out })
+            })
+            .collect()
+    }
+}
+
+/// A tap along one axis, and the coordinate at its other end.
+#[derive(Clone, Copy)]
+struct Seen {
+    tap: usize,
+    at: usize,
+}
+
+/// Channels `first..` of a pixel: `VECTORS` whole vectors of them, or one of `count`.
+#[derive(Clone, Copy)]
+struct Channels {
+    first: usize,
+    count: usize,
+}
+
+/// Calls `$many` with four vectors of channels at a time, and `$one` with one for the rest.
+macro_rules! for_channels {
+    ($S:ident, $channels:expr, $many:expr, $one:expr) => {
+        let mut first = 0;
+        while first + 4 * $S::LANES <= $channels {
+            $many(Channels { first, count: $S::LANES });
+            first += 4 * $S::LANES;
+        }
+        while first < $channels {
+            let count = $S::LANES.min($channels - first);
+            $one(Channels { first, count });
+            first += count;
+        }
+    };
+}
+
+/// Where the windows of one row of outputs, or those that see one row of inputs, are.
+#[derive(Clone, Copy)]
+struct Row<'a> {
+    rows: &'a [Seen],
+    columns: &'a [Seen],
+    kernel: usize,
+    width: usize,
+    channels: usize,
+}
+
+impl Row<'_> {
+    /// Every tap, with the offset of the pixel at its other end.
+    #[inline(always)]
+    fn taps(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.rows.iter().flat_map(move |row| {
+            self.columns.iter().map(move |column| {
+                let pixel = row.at * self.width + column.at;
+                (row.tap * self.kernel + column.tap, pixel * self.channels)
+            })
+        })
+    }
+}
+
+simd_fn! {
+    fn pool_row<S>(
+        s, pool: &MaxPool2d, x: &[f32], rows: &[Seen], columns: &[Vec<Seen>], y: &mut [f32], taps: &mut [u8],
+    ) {
+        let MaxPool2d { input, channels, window, .. } = *pool;
+        let x = Source::from(x);
+        for ((columns, y), taps) in
+            columns.iter().zip(y.chunks_exact_mut(channels)).zip(taps.chunks_exact_mut(channels))
+        {
+            let row = Row { rows, columns, kernel: window.kernel, width: input.width, channels };
+            for_channels!(
+                S,
+                channels,
+                |at| pool_channels::<S, 4>(s, &row, x, at, y, taps),
+                |at| pool_channels::<S, 1>(s, &row, x, at, y, taps)
+            );
+        }
+    }
+}
+
+#[inline(always)]
+fn pool_channels<S: Simd, const VECTORS: usize>(
+    s: S,
+    row: &Row,
+    x: Source,
+    channels: Channels,
+    y: &mut [f32],
+    taps: &mut [u8],
+) {
+    let Channels { first, count } = channels;
+    // No window is wholly outside, so there is a first tap; a window of −∞ keeps it.
+    let first_tap = (row.rows[0].tap * row.kernel + row.columns[0].tap) as f32;
+    let mut best = [s.splat(f32::NEG_INFINITY); VECTORS];
+    let mut from = [s.splat(first_tap); VECTORS];
+    for (tap, at) in row.taps() {
+        let tap = s.splat(tap as f32);
+        for v in 0..VECTORS {
+            // SAFETY: the pixel is inside the image, and these channels inside the pixel.
+            let values = unsafe { x.load(s, at + first + v * S::LANES, count) };
+            from[v] = s.select_larger(values, best[v], tap, from[v]);
+            best[v] = s.select_larger(values, best[v], values, best[v]);
+        }
+    }
+    for v in 0..VECTORS {
+        let at = first + v * S::LANES;
+        // SAFETY: the slice has `count` floats.
+        unsafe { store_up_to(s, y[at..at + count].as_mut_ptr(), best[v], count) };
+        taps[at..at + count].copy_from_slice(&s.to_bytes(from[v])[..count]);
+    }
+}
+
+simd_fn! {
+    fn unpool_row<S>(
+        s,
+        pool: &MaxPool2d,
+        dy: &[f32],
+        taps: &[u8],
+        rows: &[Seen],
+        columns: &[Vec<Seen>],
+        dx: Target,
+        at: usize,
+    ) {
+        let MaxPool2d { output, channels, window, .. } = *pool;
+        let dy = Source::from(dy);
+        for (x, columns) in columns.iter().enumerate() {
+            let row = Row { rows, columns, kernel: window.kernel, width: output.width, channels };
+            let at = at + x * channels;
+            for_channels!(
+                S,
+                channels,
+                |of| unpool_channels::<S, 4>(s, &row, dy, taps, of, dx, at),
+                |of| unpool_channels::<S, 1>(s, &row, dy, taps, of, dx, at)
+            );
+        }
+    }
+}
+
+#[inline(always)]
+fn unpool_channels<S: Simd, const VECTORS: usize>(
+    s: S,
+    row: &Row,
+    dy: Source,
+    taps: &[u8],
+    channels: Channels,
+    dx: Target,
+    to: usize,
+) {
+    let Channels { first, count } = channels;
+    let mut sums = [s.zero(); VECTORS];
+    for (tap, at) in row.taps() {
+        for v in 0..VECTORS {
+            let at = at + first + v * S::LANES;
+            let mut from = [0; 16];
+            match taps.get(at..at + 16) {
+                Some(whole) => from.copy_from_slice(whole),
+                None => from[..count].copy_from_slice(&taps[at..at + count]),
+            }
+            // SAFETY: the window is inside the output, and these channels inside it.
+            let dy = unsafe { dy.load(s, at, count) };
+            sums[v] = s.add(sums[v], s.keep_where(&from, tap as u8, dy));
+        }
+    }
+    for v in 0..VECTORS {
+        // SAFETY: the pixel is inside the row of `dx`, which is this job's alone.
+        unsafe { dx.store(s, to + first + v * S::LANES, sums[v], count) };
+    }
+}

@@ -1,0 +1,149 @@
+//! Every convolution kernel against the definition in f64, over random shapes.
+
+// A failed `unwrap` is a failed test, in helpers, too.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Reference, assert_close, finish, numbers, on_threads};
+use lacuna_kernels::{Algorithm, Conv2d, Epilogue, Grid, Isa, Pass, Window};
+use proptest::prelude::*;
+
+/// F(4×4) is held to the bound of `winograd_error.rs`; the others to plain f32 rounding.
+fn tolerance(algorithm: Algorithm) -> f64 {
+    if algorithm == Algorithm::Winograd4 { 1e-4 } else { 1e-5 }
+}
+
+fn check(reference: &Reference, algorithm: Algorithm, isa: Isa, seed: u64) {
+    let conv = Conv2d::new(
+        reference.inputs.clone(),
+        reference.in_channels,
+        reference.out_channels,
+        reference.window,
+    )
+    .unwrap();
+    let what = |pass: &str| format!("{pass}, {algorithm:?}, {}, {reference:?}", isa.name());
+    let tolerance = tolerance(algorithm);
+    let x = numbers(seed, reference.input_len());
+    let w = numbers(seed + 1, reference.weight_len());
+    let dz = numbers(seed + 2, reference.output_len());
+    let scale = numbers(seed + 3, reference.out_channels);
+    let shift = numbers(seed + 4, reference.out_channels);
+    let residual = numbers(seed + 5, reference.output_len());
+
+    let z = reference.forward(&x, &w);
+    let plain = conv.forward_by(algorithm, isa, &x, &w, &Epilogue::default()).unwrap();
+    assert_close(&plain, &z, tolerance, &what("forward"));
+
+    let epilogue =
+        Epilogue { scale: Some(&scale), shift: Some(&shift), residual: Some(&residual), relu: seed % 2 == 0 };
+    let fused = conv.forward_by(algorithm, isa, &x, &w, &epilogue).unwrap();
+    let expected = finish(&z, &scale, &shift, Some(&residual), epilogue.relu);
+    assert_close(&fused, &expected, tolerance, &what("fused forward"));
+
+    let dx = conv.input_gradient_by(algorithm, isa, &dz, &w, Some(&scale)).unwrap();
+    assert_close(&dx, &reference.input_gradient(&dz, &w, &scale), tolerance, &what("input gradient"));
+
+    let dw = conv.weight_gradient_by(algorithm, isa, &x, &dz, Some(&scale)).unwrap();
+    assert_close(&dw, &reference.weight_gradient(&x, &dz, &scale), tolerance, &what("weight gradient"));
+}
+
+fn channels() -> impl Strategy<Value = usize> {
+    prop_oneof![1usize..8, 15usize..18, 30usize..36, Just(64usize)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_window_equals_the_definition(
+        batch in 1usize..=5, height in 1usize..20, width in 1usize..20,
+        in_channels in channels(), out_channels in channels(),
+        kernel in 1usize..=7, stride in 1usize..=3, padding in 0usize..=3, dilation in 1usize..=2,
+        seed in 0u64..1000,
+    ) {
+        let window = Window { kernel, stride, padding, dilation };
+        let input = Grid::new(batch, height, width);
+        prop_assume!(window.output(input).is_ok());
+        prop_assume!(batch * height * width * in_channels * out_channels * kernel * kernel < 20_000_000);
+        let reference = Reference { inputs: vec![input], in_channels, out_channels, window };
+        for isa in Isa::available() {
+            check(&reference, Algorithm::Direct, isa, seed);
+        }
+    }
+
+    #[test]
+    fn winograd_equals_the_definition(
+        batch in 1usize..=5, height in 1usize..20, width in 1usize..20,
+        in_channels in channels(), out_channels in channels(), padding in 0usize..=2,
+        seed in 0u64..1000,
+    ) {
+        let window = Window::new(3, 1, padding);
+        let input = Grid::new(batch, height, width);
+        prop_assume!(window.output(input).is_ok());
+        let reference = Reference { inputs: vec![input], in_channels, out_channels, window };
+        for isa in Isa::available() {
+            check(&reference, Algorithm::Winograd4, isa, seed);
+            check(&reference, Algorithm::Winograd2, isa, seed);
+        }
+    }
+}
+
+#[test]
+fn a_pyramid_is_its_levels_one_after_another() {
+    let inputs = vec![Grid::new(2, 13, 9), Grid::new(2, 7, 5), Grid::new(2, 1, 1)];
+    for window in [Window::new(3, 1, 1), Window::new(1, 1, 0), Window::new(3, 2, 1)] {
+        for algorithm in [Algorithm::Winograd4, Algorithm::Winograd2, Algorithm::Direct] {
+            let reference = Reference { inputs: inputs.clone(), in_channels: 20, out_channels: 36, window };
+            check(&reference, algorithm, Isa::best(), 7);
+        }
+    }
+}
+
+#[test]
+fn large_enough_for_every_way_of_sharing_out_work() {
+    let cases = [
+        (Grid::new(3, 41, 37), 24, 40, Window::new(3, 1, 1)), // many Winograd tiles
+        (Grid::new(2, 64, 63), 3, 33, Window::new(7, 2, 3)),  // stem, weight gradient in parts
+        (Grid::new(2, 40, 40), 48, 70, Window::new(1, 1, 0)), // 1×1, weight gradient in parts
+        (Grid::new(1, 9, 9), 200, 400, Window::new(1, 2, 0)), // pixels no tap reaches
+        (Grid::new(1, 6, 6), 300, 80, Window::new(3, 1, 1)),  // weights in chunks
+    ];
+    for (grid, in_channels, out_channels, window) in cases {
+        let reference = Reference { inputs: vec![grid], in_channels, out_channels, window };
+        let conv = Conv2d::new(vec![grid], in_channels, out_channels, window).unwrap();
+        check(&reference, conv.algorithm(Pass::Forward), Isa::best(), 3);
+    }
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_bits() {
+    let cases = [
+        (Grid::new(3, 33, 29), 24, 40, Window::new(3, 1, 1)),
+        (Grid::new(2, 8, 8), 64, 64, Window::new(3, 1, 1)),
+        (Grid::new(2, 64, 63), 3, 33, Window::new(7, 2, 3)),
+        (Grid::new(2, 40, 40), 48, 70, Window::new(1, 1, 0)),
+        (Grid::new(2, 15, 15), 96, 130, Window::new(3, 2, 1)),
+    ];
+    for (grid, in_channels, out_channels, window) in cases {
+        let conv = Conv2d::new(vec![grid], in_channels, out_channels, window).unwrap();
+        let reference = Reference { inputs: vec![grid], in_channels, out_channels, window };
+        let x = numbers(1, reference.input_len());
+        let w = numbers(2, reference.weight_len());
+        let dz = numbers(3, reference.output_len());
+        for isa in Isa::available() {
+            let run = || {
+                [
+                    conv.forward(isa, &x, &w, &Epilogue::default()).unwrap(),
+                    conv.input_gradient(isa, &dz, &w, None).unwrap(),
+                    conv.weight_gradient(isa, &x, &dz, None).unwrap(),
+                ]
+                .map(|values| values.into_iter().map(f32::to_bits).collect::<Vec<_>>())
+            };
+            let once = on_threads(1, run);
+            for threads in [1, 2, 8] {
+                assert!(on_threads(threads, run) == once, "{threads} threads, {}, {conv:?}", isa.name());
+            }
+        }
+    }
+}

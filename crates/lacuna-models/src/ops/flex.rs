@@ -1,0 +1,463 @@
+//! The operations on Flex: our own kernels, forward and backward.
+//!
+//! Nothing is copied at the boundary: inputs are read where Flex keeps them, results become tensors
+//! by handing over their memory, and a gradient that no one else holds is changed in place. For the
+//! backward pass a convolution keeps its input only if its weight is trained, and its weight only if
+//! its input is tracked; with a ReLU, its output, which the next layer keeps as its input anyway.
+
+use burn::Tensor;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, Flex, backend_extension};
+use burn_autodiff::NodeId;
+use burn_autodiff::checkpoint::base::Checkpointer;
+use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn_autodiff::grads::Gradients;
+use burn_autodiff::ops::{Backward, Ops, OpsKind};
+use burn_backend::{DType, TensorMetadata};
+use burn_flex::{FlexTensor, Layout};
+use burn_std::{Bytes, Shape};
+use lacuna_kernels::{
+    Average, Conv2d, DepthwiseConv2d, Epilogue, FocalLoss, Isa, MaxPool2d, Region, RoiAlign, Sgd,
+    SgdParameter, UpsampleAdd, Window, ema, relu_gradient,
+};
+
+use super::{fitting, grid_of};
+
+#[backend_extension(Flex, Autodiff)]
+pub trait Kernels: Backend {
+    /// `scale`, `shift` and `residual` are absent if they have no elements: an extension's tensors
+    /// cannot be optional.
+    #[allow(clippy::too_many_arguments)]
+    fn convolve(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        shift: FloatTensor<Self>,
+        residual: FloatTensor<Self>,
+        conv: Conv2d,
+        shape: Vec<usize>,
+        relu: bool,
+    ) -> FloatTensor<Self>;
+    fn depthwise(x: FloatTensor<Self>, weight: FloatTensor<Self>, window: Window) -> FloatTensor<Self>;
+    fn max_pool(x: FloatTensor<Self>, window: Window) -> FloatTensor<Self>;
+    fn upsample_add(top: FloatTensor<Self>, lateral: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn roi_align(x: FloatTensor<Self>, regions: Vec<Region>, align: RoiAlign) -> FloatTensor<Self>;
+    fn focal_loss(
+        logits: FloatTensor<Self>,
+        labels: Vec<i32>,
+        weights: Vec<f32>,
+        focal: FocalLoss,
+    ) -> FloatTensor<Self>;
+}
+
+/// A dense tensor in row order; a copy only if it is a view of another kind.
+fn dense(x: FlexTensor) -> FlexTensor {
+    if x.is_contiguous() { x } else { x.to_contiguous() }
+}
+
+/// The elements of a [`dense`] tensor, where they lie.
+fn floats(x: &FlexTensor) -> &[f32] {
+    x.as_slice().unwrap_or_else(|| panic!("a dense tensor of f32, not {:?} {:?}", x.dtype(), x.layout()))
+}
+
+/// The elements of a [`dense`] tensor, or `None` if there are none.
+fn present(x: &FlexTensor) -> Option<&[f32]> {
+    Some(floats(x)).filter(|x| !x.is_empty())
+}
+
+/// A tensor that takes over `values`.
+fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
+    FlexTensor::new(Bytes::from_elems(values), Layout::contiguous(shape.into()), DType::F32)
+}
+
+/// The elements in row order: the tensor's own memory if no one else holds it, else a copy.
+fn into_floats(x: FlexTensor) -> Vec<f32> {
+    x.into_data().try_into_vec().unwrap_or_else(|error| panic!("a tensor of f32: {error:?}"))
+}
+
+fn dims<const D: usize>(x: &FlexTensor) -> [usize; D] {
+    x.shape().dims()
+}
+
+impl Kernels for Flex {
+    fn convolve(
+        x: FlexTensor,
+        weight: FlexTensor,
+        scale: FlexTensor,
+        shift: FlexTensor,
+        residual: FlexTensor,
+        conv: Conv2d,
+        shape: Vec<usize>,
+        relu: bool,
+    ) -> FlexTensor {
+        let [x, weight, scale, shift, residual] = [x, weight, scale, shift, residual].map(dense);
+        let epilogue =
+            Epilogue { scale: present(&scale), shift: present(&shift), residual: present(&residual), relu };
+        tensor(fitting(conv.forward(Isa::best(), floats(&x), floats(&weight), &epilogue)), shape)
+    }
+
+    fn depthwise(x: FlexTensor, weight: FlexTensor, window: Window) -> FlexTensor {
+        let (x, weight) = (dense(x), dense(weight));
+        let (grid, channels) = grid_of(dims(&x));
+        let conv = fitting(DepthwiseConv2d::new(vec![grid], channels, window));
+        let output = conv.outputs()[0];
+        let y = fitting(conv.forward(Isa::best(), floats(&x), floats(&weight), &Epilogue::default()));
+        tensor(y, [output.batch, output.height, output.width, channels])
+    }
+
+    fn max_pool(x: FlexTensor, window: Window) -> FlexTensor {
+        max_pool(x, window).0
+    }
+
+    fn upsample_add(top: FlexTensor, lateral: FlexTensor) -> FlexTensor {
+        let (top, lateral) = (dense(top), dense(lateral));
+        let (top_grid, _) = grid_of(dims(&top));
+        let (grid, channels) = grid_of(dims(&lateral));
+        let upsample = fitting(UpsampleAdd::new(top_grid, grid, channels));
+        tensor(fitting(upsample.forward(Isa::best(), floats(&top), floats(&lateral))), lateral.shape())
+    }
+
+    fn roi_align(x: FlexTensor, regions: Vec<Region>, align: RoiAlign) -> FlexTensor {
+        let x = dense(x);
+        let (grid, channels) = grid_of(dims(&x));
+        let y = fitting(align.forward(Isa::best(), floats(&x), grid, channels, &regions));
+        tensor(y, [regions.len(), align.height, align.width, channels])
+    }
+
+    fn focal_loss(logits: FlexTensor, labels: Vec<i32>, weights: Vec<f32>, focal: FocalLoss) -> FlexTensor {
+        focal_loss(logits, &labels, &weights, focal).0
+    }
+}
+
+/// The maxima, the taps they came from, and the pooling's shape.
+fn max_pool(x: FlexTensor, window: Window) -> (FlexTensor, Vec<u8>, MaxPool2d) {
+    let x = dense(x);
+    let (grid, channels) = grid_of(dims(&x));
+    let pool = fitting(MaxPool2d::new(grid, channels, window));
+    let output = pool.output();
+    let pooled = fitting(pool.forward(Isa::best(), floats(&x)));
+    (tensor(pooled.y, [output.batch, output.height, output.width, channels]), pooled.taps, pool)
+}
+
+/// The loss, and its gradient, which costs little more.
+fn focal_loss(
+    logits: FlexTensor,
+    labels: &[i32],
+    weights: &[f32],
+    focal: FocalLoss,
+) -> (FlexTensor, Vec<f32>) {
+    let logits = dense(logits);
+    let [_, classes] = dims(&logits);
+    let result = fitting(focal.forward(Isa::best(), floats(&logits), classes, labels, Some(weights)));
+    (tensor(vec![result.loss], [1]), result.gradient)
+}
+
+impl<C: CheckpointStrategy> Kernels for Autodiff<Flex, C> {
+    fn convolve(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        shift: FloatTensor<Self>,
+        residual: FloatTensor<Self>,
+        conv: Conv2d,
+        shape: Vec<usize>,
+        relu: bool,
+    ) -> FloatTensor<Self> {
+        let nodes = [x.node(), weight.node(), shift.node(), residual.node()];
+        let tracked = (x.is_tracked(), weight.is_tracked());
+        let prepared = ConvolveBackward.prepare::<C>(nodes).compute_bound().stateful();
+        let run = |x: FlexTensor, weight: FlexTensor, scale: FlexTensor, conv: Conv2d| {
+            Flex::convolve(
+                x,
+                weight,
+                scale,
+                shift.into_primitive(),
+                residual.into_primitive(),
+                conv,
+                shape,
+                relu,
+            )
+        };
+        match prepared {
+            OpsKind::Tracked(mut prepared) => {
+                let kept_x = tracked.1.then(|| prepared.checkpoint(&x));
+                let kept_weight = tracked.0.then(|| prepared.checkpoint(&weight));
+                let (x, weight, scale) =
+                    (x.into_primitive(), weight.into_primitive(), scale.into_primitive());
+                let (x_shape, weight_shape) = (x.shape(), weight.shape());
+                let y = run(x, weight, scale.clone(), conv.clone());
+                let state = ConvolveState {
+                    conv,
+                    x: kept_x,
+                    weight: kept_weight,
+                    x_shape,
+                    weight_shape,
+                    y: relu.then(|| y.clone()),
+                    scale,
+                };
+                prepared.finish(state, y)
+            }
+            OpsKind::UnTracked(prepared) => prepared.finish(run(
+                x.into_primitive(),
+                weight.into_primitive(),
+                scale.into_primitive(),
+                conv,
+            )),
+        }
+    }
+
+    fn depthwise(x: FloatTensor<Self>, weight: FloatTensor<Self>, window: Window) -> FloatTensor<Self> {
+        match DepthwiseBackward.prepare::<C>([x.node(), weight.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(mut prepared) => {
+                let state = (prepared.checkpoint(&x), prepared.checkpoint(&weight), window);
+                let y = Flex::depthwise(x.into_primitive(), weight.into_primitive(), window);
+                prepared.finish(state, y)
+            }
+            OpsKind::UnTracked(prepared) => {
+                prepared.finish(Flex::depthwise(x.into_primitive(), weight.into_primitive(), window))
+            }
+        }
+    }
+
+    fn max_pool(x: FloatTensor<Self>, window: Window) -> FloatTensor<Self> {
+        match MaxPoolBackward.prepare::<C>([x.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(prepared) => {
+                let x = x.into_primitive();
+                let shape = x.shape();
+                let (y, taps, pool) = max_pool(x, window);
+                prepared.finish((pool, taps, shape), y)
+            }
+            OpsKind::UnTracked(prepared) => prepared.finish(Flex::max_pool(x.into_primitive(), window)),
+        }
+    }
+
+    fn upsample_add(top: FloatTensor<Self>, lateral: FloatTensor<Self>) -> FloatTensor<Self> {
+        match UpsampleAddBackward.prepare::<C>([top.node(), lateral.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(prepared) => {
+                let (top, lateral) = (top.into_primitive(), lateral.into_primitive());
+                let shape = top.shape();
+                prepared.finish(shape, Flex::upsample_add(top, lateral))
+            }
+            OpsKind::UnTracked(prepared) => {
+                prepared.finish(Flex::upsample_add(top.into_primitive(), lateral.into_primitive()))
+            }
+        }
+    }
+
+    fn roi_align(x: FloatTensor<Self>, regions: Vec<Region>, align: RoiAlign) -> FloatTensor<Self> {
+        match RoiAlignBackward.prepare::<C>([x.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(prepared) => {
+                let x = x.into_primitive();
+                let shape = x.shape();
+                let y = Flex::roi_align(x, regions.clone(), align);
+                prepared.finish((align, regions, shape), y)
+            }
+            OpsKind::UnTracked(prepared) => {
+                prepared.finish(Flex::roi_align(x.into_primitive(), regions, align))
+            }
+        }
+    }
+
+    fn focal_loss(
+        logits: FloatTensor<Self>,
+        labels: Vec<i32>,
+        weights: Vec<f32>,
+        focal: FocalLoss,
+    ) -> FloatTensor<Self> {
+        match FocalLossBackward.prepare::<C>([logits.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(prepared) => {
+                let logits = logits.into_primitive();
+                let shape = logits.shape();
+                let (loss, gradient) = focal_loss(logits, &labels, &weights, focal);
+                prepared.finish((gradient, shape), loss)
+            }
+            OpsKind::UnTracked(prepared) => {
+                prepared.finish(Flex::focal_loss(logits.into_primitive(), labels, weights, focal))
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct ConvolveBackward;
+
+#[derive(Clone, Debug)]
+struct ConvolveState {
+    conv: Conv2d,
+    x: Option<NodeId>,
+    weight: Option<NodeId>,
+    x_shape: Shape,
+    weight_shape: Shape,
+    /// With a ReLU, whose mask it is.
+    y: Option<FlexTensor>,
+    scale: FlexTensor,
+}
+
+impl Backward<Flex, 4> for ConvolveBackward {
+    type State = ConvolveState;
+
+    /// With `g = dy` where `y > 0`: `d residual = g`, `d shift = Σ g`, and from `scale · g` those of
+    /// `x` and `weight`.
+    fn backward(self, ops: Ops<Self::State, 4>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let [x_node, weight_node, shift_node, residual_node] = ops.parents;
+        let ConvolveState { conv, x, weight, x_shape, weight_shape, y, scale } = ops.state;
+        let scale = dense(scale);
+        let dy = grads.consume::<Flex>(&ops.node);
+        let shape = dy.shape();
+        let channels = shape[shape.num_dims() - 1];
+
+        let g = if y.is_some() || shift_node.is_some() {
+            let y = y.map(dense);
+            let mut g = into_floats(dy);
+            let with_shift = shift_node.is_some();
+            let dshift =
+                fitting(relu_gradient(Isa::best(), y.as_ref().map(floats), &mut g, channels, with_shift));
+            if let (Some(node), Some(dshift)) = (shift_node, dshift) {
+                grads.register::<Flex>(node.id, tensor(dshift, [channels]));
+            }
+            tensor(g, shape)
+        } else {
+            dense(dy)
+        };
+        let scale = present(&scale);
+        if let (Some(node), Some(weight)) = (x_node, weight) {
+            let weight = dense(checkpointer.retrieve_node_output(weight));
+            let dx = fitting(conv.input_gradient(Isa::best(), floats(&g), floats(&weight), scale));
+            grads.register::<Flex>(node.id, tensor(dx, x_shape));
+        }
+        if let (Some(node), Some(x)) = (weight_node, x) {
+            let x = dense(checkpointer.retrieve_node_output(x));
+            let dw = fitting(conv.weight_gradient(Isa::best(), floats(&x), floats(&g), scale));
+            grads.register::<Flex>(node.id, tensor(dw, weight_shape));
+        }
+        if let Some(node) = residual_node {
+            grads.register::<Flex>(node.id, g);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct DepthwiseBackward;
+
+impl Backward<Flex, 2> for DepthwiseBackward {
+    type State = (NodeId, NodeId, Window);
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let [x_node, weight_node] = ops.parents;
+        let (x, weight, window) = ops.state;
+        let dy = dense(grads.consume::<Flex>(&ops.node));
+        let x: FlexTensor = dense(checkpointer.retrieve_node_output(x));
+        let weight: FlexTensor = dense(checkpointer.retrieve_node_output(weight));
+        let (grid, channels) = grid_of(dims(&x));
+        let conv = fitting(DepthwiseConv2d::new(vec![grid], channels, window));
+        if let Some(node) = x_node {
+            let dx = fitting(conv.input_gradient(Isa::best(), floats(&dy), floats(&weight), None));
+            grads.register::<Flex>(node.id, tensor(dx, x.shape()));
+        }
+        if let Some(node) = weight_node {
+            let dw = fitting(conv.weight_gradient(Isa::best(), floats(&x), floats(&dy), None));
+            grads.register::<Flex>(node.id, tensor(dw, weight.shape()));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct MaxPoolBackward;
+
+impl Backward<Flex, 1> for MaxPoolBackward {
+    type State = (MaxPool2d, Vec<u8>, Shape);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let dy = dense(grads.consume::<Flex>(&ops.node));
+        let ([node], (pool, taps, shape)) = (ops.parents, ops.state);
+        if let Some(node) = node {
+            let dx = fitting(pool.gradient(Isa::best(), floats(&dy), &taps));
+            grads.register::<Flex>(node.id, tensor(dx, shape));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct UpsampleAddBackward;
+
+impl Backward<Flex, 2> for UpsampleAddBackward {
+    /// The shape of the top.
+    type State = Shape;
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let [top_node, lateral_node] = ops.parents;
+        let dy = dense(grads.consume::<Flex>(&ops.node));
+        if let Some(node) = top_node {
+            let (top, _) = grid_of(ops.state.dims());
+            let (grid, channels) = grid_of(dims(&dy));
+            let upsample = fitting(UpsampleAdd::new(top, grid, channels));
+            let dtop = fitting(upsample.top_gradient(Isa::best(), floats(&dy)));
+            grads.register::<Flex>(node.id, tensor(dtop, ops.state));
+        }
+        if let Some(node) = lateral_node {
+            grads.register::<Flex>(node.id, dy);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct RoiAlignBackward;
+
+impl Backward<Flex, 1> for RoiAlignBackward {
+    type State = (RoiAlign, Vec<Region>, Shape);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let dy = dense(grads.consume::<Flex>(&ops.node));
+        let ([node], (align, regions, shape)) = (ops.parents, ops.state);
+        if let Some(node) = node {
+            let (grid, channels) = grid_of(shape.dims());
+            let dx = fitting(align.gradient(Isa::best(), floats(&dy), grid, channels, &regions));
+            grads.register::<Flex>(node.id, tensor(dx, shape));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct FocalLossBackward;
+
+impl Backward<Flex, 1> for FocalLossBackward {
+    /// The gradient of the loss, and its shape.
+    type State = (Vec<f32>, Shape);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let factor = into_floats(grads.consume::<Flex>(&ops.node))[0];
+        let ([node], (mut gradient, shape)) = (ops.parents, ops.state);
+        if let Some(node) = node {
+            gradient.iter_mut().for_each(|g| *g *= factor);
+            grads.register::<Flex>(node.id, tensor(gradient, shape));
+        }
+    }
+}
+
+/// The Flex tensor of a plain tensor.
+fn plain<const D: usize>(x: Tensor<D>) -> FlexTensor {
+    x.try_into_primitive::<Flex>().unwrap_or_else(|error| panic!("a plain Flex tensor: {error:?}"))
+}
+
+pub(super) fn sgd_step<const D: usize>(
+    parameter: Tensor<D>,
+    gradient: Tensor<D>,
+    velocity: Tensor<D>,
+    sgd: Sgd,
+) -> (Tensor<D>, Tensor<D>) {
+    let shape = parameter.dims();
+    let gradient = dense(plain(gradient));
+    let (mut parameter, mut velocity) = (into_floats(plain(parameter)), into_floats(plain(velocity)));
+    let mut slot =
+        [SgdParameter { parameter: &mut parameter, gradient: floats(&gradient), velocity: &mut velocity }];
+    fitting(sgd.step(Isa::best(), &mut slot));
+    [parameter, velocity].map(|values| Tensor::from_primitive::<Flex>(tensor(values, shape))).into()
+}
+
+pub(super) fn ema_step<const D: usize>(average: Tensor<D>, value: Tensor<D>, momentum: f32) -> Tensor<D> {
+    let shape = average.dims();
+    let value = dense(plain(value));
+    let mut average = into_floats(plain(average));
+    fitting(ema(Isa::best(), momentum, &mut [Average { average: &mut average, value: floats(&value) }]));
+    Tensor::from_primitive::<Flex>(tensor(average, shape))
+}

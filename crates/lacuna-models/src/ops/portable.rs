@@ -1,0 +1,167 @@
+//! The same operations in terms of Burn's own, for backends other than Flex.
+//!
+//! Burn's convolutions take `[N, C, H, W]`; the permutations here are views on backends with strides.
+
+use burn::Tensor;
+use burn::tensor::activation::{log_sigmoid, relu, sigmoid};
+use burn::tensor::module;
+use burn::tensor::ops::{ConvOptions, InterpolateMode, InterpolateOptions, MaxPoolOptions};
+use burn::tensor::{Int, TensorData};
+use lacuna_kernels::{FocalLoss, Grid, Region, RoiAlign, Sgd, Window};
+
+use super::{Epilogue, grid_of};
+
+fn to_nchw(x: Tensor<4>) -> Tensor<4> {
+    x.permute([0, 3, 1, 2])
+}
+
+fn to_nhwc(x: Tensor<4>) -> Tensor<4> {
+    x.permute([0, 2, 3, 1])
+}
+
+fn conv_options(window: Window, groups: usize) -> ConvOptions<2> {
+    let Window { stride, padding, dilation, .. } = window;
+    ConvOptions::new([stride; 2], [padding; 2], [dilation; 2], groups)
+}
+
+/// `y` with its epilogue; the channels are the last of `D` dimensions.
+fn finish<const D: usize>(mut y: Tensor<D>, epilogue: Epilogue<D>) -> Tensor<D> {
+    let per_channel = |values: Tensor<1>| {
+        let mut shape = [1; D];
+        shape[D - 1] = values.dims()[0];
+        values.reshape(shape)
+    };
+    if let Some(scale) = epilogue.scale {
+        y = y * per_channel(scale);
+    }
+    if let Some(shift) = epilogue.shift {
+        y = y + per_channel(shift);
+    }
+    if let Some(residual) = epilogue.residual {
+        y = y + residual;
+    }
+    if epilogue.relu { relu(y) } else { y }
+}
+
+pub(super) fn conv2d(x: Tensor<4>, weight: Tensor<4>, window: Window, epilogue: Epilogue<4>) -> Tensor<4> {
+    let weight = weight.permute([3, 2, 0, 1]); // [K, C, kernel, kernel]
+    let y = module::conv2d(to_nchw(x), weight, None, conv_options(window, 1));
+    finish(to_nhwc(y), epilogue)
+}
+
+pub(super) fn conv2d_pyramid(
+    x: Tensor<2>,
+    levels: &[Grid],
+    weight: Tensor<4>,
+    window: Window,
+    epilogue: Epilogue<2>,
+) -> Tensor<2> {
+    let channels = x.dims()[1];
+    let mut first = 0;
+    let outputs = levels.iter().map(|level| {
+        let pixels = level.pixels();
+        let image = x.clone().narrow(0, first, pixels);
+        first += pixels;
+        let image = image.reshape([level.batch, level.height, level.width, channels]);
+        let y = conv2d(image, weight.clone(), window, Epilogue::default());
+        let [batch, height, width, out_channels] = y.dims();
+        y.reshape([batch * height * width, out_channels])
+    });
+    finish(Tensor::cat(outputs.collect(), 0), epilogue)
+}
+
+pub(super) fn depthwise_conv2d(x: Tensor<4>, weight: Tensor<3>, window: Window) -> Tensor<4> {
+    let channels = weight.dims()[2];
+    let weight = weight.permute([2, 0, 1]).unsqueeze_dim(1); // [C, 1, kernel, kernel]
+    to_nhwc(module::conv2d(to_nchw(x), weight, None, conv_options(window, channels)))
+}
+
+pub(super) fn max_pool2d(x: Tensor<4>, window: Window) -> Tensor<4> {
+    let Window { kernel, stride, padding, dilation } = window;
+    let options = MaxPoolOptions {
+        kernel_size: [kernel; 2],
+        stride: [stride; 2],
+        padding: [(padding, padding); 2],
+        dilation: [dilation; 2],
+        ceil_mode: false,
+    };
+    to_nhwc(module::max_pool2d(to_nchw(x), options))
+}
+
+pub(super) fn upsample_add(top: Tensor<4>, lateral: Tensor<4>) -> Tensor<4> {
+    let [_, height, width, _] = lateral.dims();
+    let options = InterpolateOptions {
+        output_size: Some([height, width]),
+        ..InterpolateOptions::new(InterpolateMode::Nearest)
+    };
+    lateral + to_nhwc(module::interpolate(to_nchw(top), options))
+}
+
+/// As a weighted sum of gathered pixels, every cell with as many as the fullest one has.
+pub(super) fn roi_align(x: Tensor<4>, regions: &[Region], align: RoiAlign) -> Tensor<4> {
+    let (grid, channels) = grid_of(x.dims());
+    let device = x.device();
+    let cells: Vec<Vec<(usize, f32)>> = regions
+        .iter()
+        .flat_map(|region| {
+            let first = region.image * grid.height * grid.width;
+            let cells = align.weights(region, grid).unwrap_or_else(|| {
+                // A region that is not finite gives NaN.
+                vec![vec![(0, f32::NAN)]; align.height * align.width]
+            });
+            cells.into_iter().map(move |cell| cell.into_iter().map(|(pixel, w)| (first + pixel, w)).collect())
+        })
+        .collect();
+    let most = cells.iter().map(Vec::len).max().unwrap_or(0);
+    let shape = [regions.len(), align.height, align.width, channels];
+    if most == 0 {
+        return Tensor::zeros(shape, &device);
+    }
+    let padded =
+        || cells.iter().flat_map(|cell| cell.iter().copied().chain(std::iter::repeat((0, 0.0))).take(most));
+    let pixels: Vec<i32> = padded().map(|(pixel, _)| pixel as i32).collect();
+    let weights: Vec<f32> = padded().map(|(_, weight)| weight).collect();
+    let count = pixels.len();
+    let pixels = Tensor::<1, Int>::from_data(TensorData::new(pixels, [count]), &device);
+    let weights = Tensor::<2>::from_data(TensorData::new(weights, [count, 1]), &device);
+    let gathered = x.reshape([grid.pixels(), channels]).select(0, pixels) * weights; // [cells · most, C]
+    gathered.reshape([cells.len(), most, channels]).sum_dim(1).reshape(shape)
+}
+
+/// `−α_t · (1 − p_t)^γ · ln p_t` with `ln p_t` the log-sigmoid of the margin.
+pub(super) fn focal_loss(logits: Tensor<2>, labels: &[i32], weights: &[f32], focal: FocalLoss) -> Tensor<1> {
+    let [rows, classes] = logits.dims();
+    let device = logits.device();
+    // +1 at the labelled class, −1 elsewhere; α_t times the row's weight likewise.
+    let mut signs = vec![-1.0f32; rows * classes];
+    let mut factors: Vec<f32> = weights
+        .iter()
+        .flat_map(|weight| std::iter::repeat_n(weight * (1.0 - focal.alpha), classes))
+        .collect();
+    for (row, &label) in labels.iter().enumerate() {
+        if let Ok(class) = usize::try_from(label) {
+            signs[row * classes + class] = 1.0;
+            factors[row * classes + class] = weights[row] * focal.alpha;
+        }
+    }
+    let constant =
+        |values: Vec<f32>| Tensor::<2>::from_data(TensorData::new(values, [rows, classes]), &device);
+    let margin = logits * constant(signs);
+    let miss = sigmoid(margin.clone().neg()); // 1 − p_t
+    (constant(factors) * miss.powf_scalar(focal.gamma) * log_sigmoid(margin)).sum().neg()
+}
+
+pub(super) fn sgd_step<const D: usize>(
+    parameter: Tensor<D>,
+    gradient: Tensor<D>,
+    velocity: Tensor<D>,
+    sgd: Sgd,
+) -> (Tensor<D>, Tensor<D>) {
+    let decayed = gradient + parameter.clone() * sgd.weight_decay;
+    let velocity = velocity * sgd.momentum + decayed;
+    (parameter - velocity.clone() * sgd.learning_rate, velocity)
+}
+
+pub(super) fn ema_step<const D: usize>(average: Tensor<D>, value: Tensor<D>, momentum: f32) -> Tensor<D> {
+    average * momentum + value * (1.0 - momentum)
+}

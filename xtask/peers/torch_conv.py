@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""PyTorch's side of `cargo xtask bench conv`: one JSON request per line in, one answer per line out.
+
+Each answer is one timing, {"seconds": s}: the better of the contiguous and the channels-last memory
+format, each run until it is long enough to measure. Tensors of a case are kept until another case
+is asked for, so that only the work itself is timed.
+
+Written for torch 2.11 and torchvision 0.26.
+"""
+import json
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torchvision.ops import sigmoid_focal_loss
+
+
+def conv(r, memory_format, block):
+    x = torch.randn(r["batch"], r["in_channels"], r["size"], r["size"]).to(memory_format=memory_format)
+    w = torch.randn(r["out_channels"], r["in_channels"], r["kernel"], r["kernel"]).to(memory_format=memory_format)
+    x.requires_grad_(r["input_gradient"])
+    w.requires_grad_()
+    scale = torch.randn(1, r["out_channels"], 1, 1)
+    shift = torch.randn(1, r["out_channels"], 1, 1)
+
+    def forward():
+        y = F.conv2d(x, w, stride=r["stride"], padding=r["kernel"] // 2)
+        # As torchvision's FrozenBatchNorm2d, then ReLU in place.
+        return F.relu_(y * scale + shift) if block else y
+
+    dy = torch.randn_like(forward())
+
+    def run():
+        x.grad = w.grad = None
+        forward().backward(dy)
+
+    return run
+
+
+def max_pool(memory_format):
+    x = torch.randn(4, 64, 128, 128).to(memory_format=memory_format).requires_grad_()
+    dy = torch.randn_like(F.max_pool2d(x, 3, 2, 1))
+
+    def run():
+        x.grad = None
+        F.max_pool2d(x, 3, 2, 1).backward(dy)
+
+    return run
+
+
+def focal():
+    x = torch.randn(4 * 12276, 80).requires_grad_()
+    t = torch.zeros(4 * 12276, 80)
+    rows = torch.arange(0, 4 * 12276, 50)
+    t[rows, rows % 80] = 1
+
+    def run():
+        x.grad = None
+        sigmoid_focal_loss(x, t, reduction="sum").backward()
+
+    return run
+
+
+def sgd(r):
+    parameters = [torch.randn(r["size"]).requires_grad_() for _ in range(r["tensors"])]
+    for p in parameters:
+        p.grad = torch.randn_like(p)
+    optimiser = torch.optim.SGD(parameters, lr=1e-9, momentum=0.9, weight_decay=1e-4)
+    return optimiser.step
+
+
+def ema(r):
+    averages = [torch.randn(r["size"]) for _ in range(r["tensors"])]
+    values = [torch.randn(r["size"]) for _ in range(r["tensors"])]
+    return lambda: torch._foreach_lerp_(averages, values, 1e-3)
+
+
+def prepare(r):
+    formats = [torch.contiguous_format, torch.channels_last]
+    if r["kind"] in ("conv", "block"):
+        return [conv(r, f, r["kind"] == "block") for f in formats]
+    if r["kind"] == "max_pool":
+        return [max_pool(f) for f in formats]
+    return [{"focal": lambda: focal(), "sgd": lambda: sgd(r), "ema": lambda: ema(r)}[r["kind"]]()]
+
+
+def timed(run, threads):
+    # One thread is timed by the processor's time, several by the clock, as our side is.
+    clock = time.process_time if threads == 1 else time.perf_counter
+    start, begun, runs = clock(), time.perf_counter(), 0
+    while runs == 0 or time.perf_counter() - begun < 0.02:
+        run()
+        runs += 1
+    return (clock() - start) / runs
+
+
+def main():
+    torch.manual_seed(0)
+    asked, runs = None, []
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request != asked:
+            torch.set_num_threads(request["threads"])
+            asked, runs = request, prepare(request)
+            for run in runs:
+                run()
+        print(json.dumps({"seconds": min(timed(run, request["threads"]) for run in runs)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

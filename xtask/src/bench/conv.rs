@@ -1,0 +1,407 @@
+//! `cargo xtask bench conv`: the kernels of `lacuna-kernels` and the same work in PyTorch.
+//!
+//! Ours and the peer's runs alternate, and the minimum of each is kept: on a shared machine that is
+//! the figure least disturbed by others. A convolution is timed forward, input gradient and weight
+//! gradient together, with everything that a training step would do for it (packing weights,
+//! allocating results). The peer's figure is the better of its two memory formats.
+
+use std::hint::black_box;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use lacuna_kernels::{
+    Average, Conv2d, Epilogue, FocalLoss, Grid, Isa, MaxPool2d, Sgd, SgdParameter, Window, ema, relu_gradient,
+};
+use serde_json::{Value, json};
+
+use super::peer::Peer;
+
+#[derive(clap::Args)]
+pub struct Options {
+    /// An interpreter with PyTorch; without it only our side is timed.
+    #[arg(long)]
+    python: Option<PathBuf>,
+    /// One JSON object per line in place of a table.
+    #[arg(long)]
+    json: bool,
+    /// Only cases whose name contains this.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Alternations of ours and the peer's runs.
+    #[arg(long, default_value_t = 9)]
+    repeats: usize,
+    /// Numbers of threads.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
+    threads: Vec<usize>,
+}
+
+const BATCH: usize = 4;
+
+/// One convolution of a detector at 256×256, and how often each backbone with its pyramid has it.
+struct Layer {
+    size: usize,
+    in_channels: usize,
+    out_channels: usize,
+    kernel: usize,
+    stride: usize,
+    in_r18: u32,
+    in_r50: u32,
+}
+
+const fn layer(
+    size: usize,
+    in_channels: usize,
+    out_channels: usize,
+    kernel: usize,
+    stride: usize,
+    in_r18: u32,
+    in_r50: u32,
+) -> Layer {
+    Layer { size, in_channels, out_channels, kernel, stride, in_r18, in_r50 }
+}
+
+/// Every convolution of ResNet-18-FPN and ResNet-50-FPN (P3–P7), and of RetinaNet's heads.
+#[rustfmt::skip]
+const LAYERS: &[Layer] = &[
+    layer(256,    3,   64, 7, 2, 1, 1),
+    // 3×3, stride 1
+    layer( 64,   64,   64, 3, 1, 4, 3),
+    layer( 32,  128,  128, 3, 1, 3, 3),
+    layer( 32,  256,  256, 3, 1, 1, 1),
+    layer( 16,  256,  256, 3, 1, 4, 6),
+    layer(  8,  512,  512, 3, 1, 3, 2),
+    layer(  8,  256,  256, 3, 1, 1, 1),
+    layer(  4,  256,  256, 3, 1, 0, 0), // heads
+    layer( 32,  256,  180, 3, 1, 0, 0), // 9 anchors × 20 classes
+    layer( 32,  256,   36, 3, 1, 0, 0), // 9 anchors × 4 sides
+    // 3×3, stride 2
+    layer( 64,   64,  128, 3, 2, 1, 0),
+    layer( 64,  128,  128, 3, 2, 0, 1),
+    layer( 32,  128,  256, 3, 2, 1, 0),
+    layer( 32,  256,  256, 3, 2, 0, 1),
+    layer( 16,  256,  512, 3, 2, 1, 0),
+    layer( 16,  512,  512, 3, 2, 0, 1),
+    layer(  8,  256,  256, 3, 2, 1, 1), // P6
+    layer(  4,  256,  256, 3, 2, 1, 1), // P7
+    // 1×1
+    layer( 64,   64,   64, 1, 1, 0, 1),
+    layer( 64,  256,   64, 1, 1, 0, 2),
+    layer( 64,   64,  256, 1, 1, 0, 4),
+    layer( 64,  256,  128, 1, 1, 0, 1),
+    layer( 32,  128,  512, 1, 1, 0, 4),
+    layer( 32,  512,  128, 1, 1, 0, 3),
+    layer( 32,  512,  256, 1, 1, 0, 2),
+    layer( 32,  128,  256, 1, 1, 1, 0),
+    layer( 16,  256,  256, 1, 1, 1, 0),
+    layer( 16,  256, 1024, 1, 1, 0, 6),
+    layer( 16, 1024,  256, 1, 1, 0, 6),
+    layer( 16, 1024,  512, 1, 1, 0, 1),
+    layer(  8,  512,  256, 1, 1, 1, 0),
+    layer(  8,  512, 2048, 1, 1, 0, 3),
+    layer(  8, 2048,  512, 1, 1, 0, 2),
+    layer(  8, 2048,  256, 1, 1, 0, 1),
+    // 1×1, stride 2
+    layer( 64,   64,  128, 1, 2, 1, 0),
+    layer( 32,  128,  256, 1, 2, 1, 0),
+    layer( 16,  256,  512, 1, 2, 1, 0),
+    layer( 64,  256,  512, 1, 2, 0, 1),
+    layer( 32,  512, 1024, 1, 2, 0, 1),
+    layer( 16, 1024, 2048, 1, 2, 0, 1),
+];
+
+/// Something to time: our run, and what the peer is asked.
+struct Case {
+    request: Value,
+    /// Floating-point operations by the definition (not by the algorithm), 0 if not of interest.
+    operations: f64,
+    in_r18: u32,
+    in_r50: u32,
+    run: Box<dyn FnMut() + Send>,
+}
+
+/// Numbers in −1..1 that are the same each time; their values do not matter.
+fn numbers(len: usize) -> Vec<f32> {
+    (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 23) as f32 - 1.0).collect()
+}
+
+fn conv_case(layer: &Layer, block: bool) -> anyhow::Result<Case> {
+    let &Layer { size, in_channels, out_channels, kernel, stride, in_r18, in_r50 } = layer;
+    let isa = Isa::best();
+    let grid = Grid::new(BATCH, size, size);
+    let conv = Conv2d::new(vec![grid], in_channels, out_channels, Window::new(kernel, stride, kernel / 2))?;
+    let output = conv.outputs()[0];
+    let x = numbers(grid.pixels() * in_channels);
+    let w = numbers(kernel * kernel * in_channels * out_channels);
+    let dy = numbers(output.pixels() * out_channels);
+    // An image has no gradient.
+    let input_gradient = in_channels > 3;
+    let passes = if input_gradient { 3.0 } else { 2.0 };
+    let operations = passes * 2.0 * (output.pixels() * out_channels * kernel * kernel * in_channels) as f64;
+    let kind = if block { "block" } else { "conv" };
+    let request = json!({
+        "kind": kind, "batch": BATCH, "size": size, "in_channels": in_channels,
+        "out_channels": out_channels, "kernel": kernel, "stride": stride, "input_gradient": input_gradient,
+    });
+    let (scale, shift) = (numbers(out_channels), numbers(out_channels));
+    let run = move || {
+        let fit = "shapes fit";
+        if block {
+            let epilogue = Epilogue { scale: Some(&scale), shift: Some(&shift), residual: None, relu: true };
+            let y = conv.forward(isa, &x, &w, &epilogue).expect(fit);
+            let mut dz = dy.clone();
+            relu_gradient(isa, Some(&y), &mut dz, out_channels, false).expect(fit);
+            black_box(conv.input_gradient(isa, &dz, &w, Some(&scale)).expect(fit));
+            black_box(conv.weight_gradient(isa, &x, &dz, Some(&scale)).expect(fit));
+        } else {
+            black_box(conv.forward(isa, &x, &w, &Epilogue::default()).expect(fit));
+            if input_gradient {
+                black_box(conv.input_gradient(isa, &dy, &w, None).expect(fit));
+            }
+            black_box(conv.weight_gradient(isa, &x, &dy, None).expect(fit));
+        }
+    };
+    let counted = u32::from(!block);
+    Ok(Case { request, operations, in_r18: in_r18 * counted, in_r50: in_r50 * counted, run: Box::new(run) })
+}
+
+/// A case that is no convolution of a backbone.
+fn other(request: Value, run: impl FnMut() + Send + 'static) -> Case {
+    Case { request, operations: 0.0, in_r18: 0, in_r50: 0, run: Box::new(run) }
+}
+
+fn max_pool_case() -> anyhow::Result<Case> {
+    let isa = Isa::best();
+    let pool = MaxPool2d::new(Grid::new(BATCH, 128, 128), 64, Window::new(3, 2, 1))?;
+    let x = numbers(BATCH * 128 * 128 * 64);
+    let dy = numbers(BATCH * 64 * 64 * 64);
+    Ok(other(json!({"kind": "max_pool"}), move || {
+        let pooled = pool.forward(isa, &x).expect("shapes fit");
+        black_box(pool.gradient(isa, &dy, &pooled.taps).expect("shapes fit"));
+    }))
+}
+
+fn focal_case() -> Case {
+    const ROWS: usize = BATCH * 12_276;
+    const CLASSES: usize = 80;
+    let isa = Isa::best();
+    let logits = numbers(ROWS * CLASSES);
+    let labels: Vec<i32> = (0..ROWS as i32).map(|row| if row % 50 == 0 { row % 80 } else { -1 }).collect();
+    let focal = FocalLoss { alpha: 0.25, gamma: 2.0 };
+    other(json!({"kind": "focal"}), move || {
+        black_box(focal.forward(isa, &logits, CLASSES, &labels, None).expect("shapes fit"));
+    })
+}
+
+/// The sizes of ResNet-50's parameters, roughly: 32 million in 64 tensors.
+const PARAMETERS: (usize, usize) = (64, 500_000);
+
+fn sgd_case() -> Case {
+    let isa = Isa::best();
+    let make = || -> Vec<Vec<f32>> { (0..PARAMETERS.0).map(|_| numbers(PARAMETERS.1)).collect() };
+    let (mut parameters, gradients, mut velocities) = (make(), make(), make());
+    let sgd = Sgd { learning_rate: 1e-9, momentum: 0.9, weight_decay: 1e-4 };
+    other(json!({"kind": "sgd", "tensors": PARAMETERS.0, "size": PARAMETERS.1}), move || {
+        let mut slots: Vec<SgdParameter> = parameters
+            .iter_mut()
+            .zip(&gradients)
+            .zip(&mut velocities)
+            .map(|((parameter, gradient), velocity)| SgdParameter { parameter, gradient, velocity })
+            .collect();
+        sgd.step(isa, &mut slots).expect("shapes fit");
+    })
+}
+
+fn ema_case() -> Case {
+    let isa = Isa::best();
+    let make = || -> Vec<Vec<f32>> { (0..PARAMETERS.0).map(|_| numbers(PARAMETERS.1)).collect() };
+    let (mut averages, values) = (make(), make());
+    other(json!({"kind": "ema", "tensors": PARAMETERS.0, "size": PARAMETERS.1}), move || {
+        let mut slots: Vec<Average> =
+            averages.iter_mut().zip(&values).map(|(average, value)| Average { average, value }).collect();
+        ema(isa, 0.999, &mut slots).expect("shapes fit");
+    })
+}
+
+/// A plain copy of as many bytes as `sgd` (or, 3 to 5, `ema`) touches: the measure of the two.
+fn copy_case() -> Case {
+    use rayon::prelude::*;
+    // SGD reads three floats per parameter and writes two: a copy of 2.5 floats.
+    let from = numbers(PARAMETERS.0 * PARAMETERS.1 * 5 / 2);
+    let mut to = from.clone();
+    other(Value::Null, move || {
+        to.par_chunks_mut(1 << 14)
+            .zip(from.par_chunks(1 << 14))
+            .for_each(|(to, from)| to.copy_from_slice(from));
+    })
+}
+
+/// What can be timed, before any memory is taken for it.
+#[derive(Clone, Copy)]
+enum Kind {
+    Conv(&'static Layer),
+    /// Convolution, frozen batch norm, ReLU.
+    Block(&'static Layer),
+    MaxPool,
+    Focal,
+    Sgd,
+    Ema,
+    Copy,
+}
+
+impl Kind {
+    fn all() -> impl Iterator<Item = Self> {
+        let blocks = [1, 2, 4, 20, 29].map(|at| Self::Block(&LAYERS[at]));
+        let others = [Self::MaxPool, Self::Focal, Self::Sgd, Self::Ema, Self::Copy];
+        LAYERS.iter().map(Self::Conv).chain(blocks).chain(others)
+    }
+
+    fn name(self) -> String {
+        let of = |kind: &str, layer: &Layer| {
+            let Layer { size, in_channels, out_channels, kernel, stride, .. } = layer;
+            format!("{kind} {kernel}x{kernel} s{stride} {in_channels}->{out_channels} @{size}")
+        };
+        match self {
+            Self::Conv(layer) => of("conv", layer),
+            Self::Block(layer) => of("block", layer),
+            Self::MaxPool => "max-pool 3x3 s2 64 @128".into(),
+            Self::Focal => "focal loss 49104x80".into(),
+            Self::Sgd => "sgd 32M".into(),
+            Self::Ema => "ema 32M".into(),
+            Self::Copy => "copy, the bytes of sgd 32M".into(),
+        }
+    }
+
+    fn prepare(self) -> anyhow::Result<Case> {
+        match self {
+            Self::Conv(layer) => conv_case(layer, false),
+            Self::Block(layer) => conv_case(layer, true),
+            Self::MaxPool => max_pool_case(),
+            Self::Focal => Ok(focal_case()),
+            Self::Sgd => Ok(sgd_case()),
+            Self::Ema => Ok(ema_case()),
+            Self::Copy => Ok(copy_case()),
+        }
+    }
+}
+
+/// Operations per second of the inner kernel with its panel in the nearest cache, on one thread: what
+/// a convolution could reach at most, to be held against the processor's nominal peak.
+fn inner_kernel_operations() -> anyhow::Result<f64> {
+    const PIXELS: usize = 960;
+    const CHANNELS: [usize; 2] = [256, 32];
+    let grid = Grid::new(1, 1, PIXELS);
+    let conv = Conv2d::new(vec![grid], CHANNELS[0], CHANNELS[1], Window::new(1, 1, 0))?;
+    let (x, w) = (numbers(PIXELS * CHANNELS[0]), numbers(CHANNELS[0] * CHANNELS[1]));
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build()?;
+    let mut run = || {
+        black_box(conv.forward(Isa::best(), &x, &w, &Epilogue::default()).expect("shapes fit"));
+    };
+    let seconds = (0..20).map(|_| time(&pool, &mut run)).fold(f64::INFINITY, f64::min);
+    Ok(2.0 * (PIXELS * CHANNELS[0] * CHANNELS[1]) as f64 / seconds)
+}
+
+/// Seconds for which threads of this process ran on a processor.
+fn processor_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// One timing of `run`, repeated until it is long enough to measure. One thread is timed by the
+/// processor's time, which others on the machine hardly disturb; several by the clock.
+fn time(pool: &rayon::ThreadPool, run: &mut (dyn FnMut() + Send)) -> f64 {
+    let (start, of_processor) = (Instant::now(), processor_seconds());
+    let runs = pool.install(|| {
+        let mut runs = 0;
+        while runs == 0 || start.elapsed() < Duration::from_millis(20) {
+            run();
+            runs += 1;
+        }
+        f64::from(runs)
+    });
+    if pool.current_num_threads() == 1 {
+        (processor_seconds() - of_processor) / runs
+    } else {
+        start.elapsed().as_secs_f64() / runs
+    }
+}
+
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let inner = inner_kernel_operations()?;
+    if options.json {
+        let case = format!("inner kernel, {}, one thread", Isa::best().name());
+        println!(
+            "{}",
+            json!({"case": case, "ours_s": null, "peer_s": null, "ratio": null, "gflops": inner / 1e9})
+        );
+    } else {
+        println!("inner kernel, {}, one thread: {:.0} GF/s", Isa::best().name(), inner / 1e9);
+    }
+    let mut peer =
+        options.python.as_deref().map(|python| Peer::start(python, "torch_conv.py")).transpose()?;
+    for &threads in &options.threads {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+        let mut ratios: Vec<(f64, u32, u32)> = Vec::new();
+        for kind in Kind::all().filter(|kind| kind.name().contains(&options.only)) {
+            let mut case = kind.prepare()?;
+            let (mut ours, mut theirs) = (f64::INFINITY, f64::INFINITY);
+            pool.install(|| (case.run)());
+            for _ in 0..options.repeats {
+                ours = ours.min(time(&pool, &mut *case.run));
+                if let (Some(peer), false) = (&mut peer, case.request.is_null()) {
+                    let mut request = case.request.clone();
+                    request["threads"] = json!(threads);
+                    let seconds = peer.ask(&request)?["seconds"].as_f64();
+                    theirs = theirs.min(seconds.context("the peer's answer has no seconds")?);
+                }
+            }
+            let peer_s = theirs.is_finite().then_some(theirs);
+            if let Some(peer_s) = peer_s {
+                ratios.push((ours / peer_s, case.in_r18, case.in_r50));
+            }
+            report(options.json, &kind.name(), threads, ours, peer_s, case.operations);
+        }
+        if options.only.is_empty() {
+            let of_r18: Vec<_> = ratios.iter().map(|&(ratio, r18, _)| (ratio, r18)).collect();
+            let of_r50: Vec<_> = ratios.iter().map(|&(ratio, _, r50)| (ratio, r50)).collect();
+            report_mean(options.json, "R18-FPN", threads, &of_r18);
+            report_mean(options.json, "R50-FPN", threads, &of_r50);
+        }
+    }
+    Ok(())
+}
+
+/// The geometric mean of the ratios, each as often as the network has it.
+fn report_mean(json: bool, network: &str, threads: usize, ratios: &[(f64, u32)]) {
+    let total: u32 = ratios.iter().map(|&(_, count)| count).sum();
+    if total == 0 {
+        return;
+    }
+    let logs: f64 = ratios.iter().map(|&(ratio, count)| f64::from(count) * ratio.ln()).sum();
+    let ratio = (logs / f64::from(total)).exp();
+    let case = format!("geometric mean of the convolutions of {network}");
+    if json {
+        println!(
+            "{}",
+            json!({"case": case, "threads": threads, "ours_s": null, "peer_s": null, "ratio": ratio})
+        );
+    } else {
+        println!("{threads} threads  {case}: {ratio:.3}");
+    }
+}
+
+fn report(json: bool, case: &str, threads: usize, ours: f64, peer: Option<f64>, operations: f64) {
+    let ratio = peer.map(|peer| ours / peer);
+    let gflops = (operations > 0.0).then(|| operations / ours / 1e9);
+    if json {
+        println!(
+            "{}",
+            json!({"case": case, "threads": threads, "ours_s": ours, "peer_s": peer, "ratio": ratio, "gflops": gflops})
+        );
+    } else {
+        let peer = peer.map_or(String::new(), |peer| format!("  peer {:8.3} ms", peer * 1e3));
+        let ratio = ratio.map_or(String::new(), |ratio| format!("  ratio {ratio:.3}"));
+        let gflops = gflops.map_or(String::new(), |gflops| format!("  {gflops:.0} GF/s"));
+        println!("{threads} threads  {case:36} ours {:8.3} ms{peer}{ratio}{gflops}", ours * 1e3);
+    }
+}
