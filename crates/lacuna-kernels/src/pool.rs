@@ -24,22 +24,23 @@ pub struct Pooled {
 }
 
 impl MaxPool2d {
-    /// The window must have at most 255 taps, and padding of at most half of it, so that no window
-    /// lies outside the image altogether.
+    /// The window must have at most 15×15 taps, and some of them on the image at every position.
     pub fn new(input: Grid, channels: usize, window: Window) -> Result<Self, ShapeError> {
         if channels == 0 {
             return Err(ShapeError::Zero { what: "channels" });
         }
         let output = window.output(input)?;
-        if window.kernel > 15 || 2 * window.padding > window.kernel {
+        let pool = Self { input, output, channels, window };
+        let blind = |outputs: usize, size: usize| (0..outputs).any(|out| pool.sources(out, size).is_empty());
+        if window.kernel > 15 || blind(output.height, input.height) || blind(output.width, input.width) {
             return Err(ShapeError::Mismatch {
-                left: "padding",
-                left_shape: vec![window.padding],
-                right: "a pooling window of at most 15×15 and at least twice its padding",
+                left: "x",
+                left_shape: vec![input.batch, input.height, input.width, channels],
+                right: "a pooling window of at most 15×15 that always sees some of it",
                 right_shape: vec![window.kernel, window.kernel],
             });
         }
-        Ok(Self { input, output, channels, window })
+        Ok(pool)
     }
 
     pub fn output(&self) -> Grid {

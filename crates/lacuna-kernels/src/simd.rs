@@ -1,7 +1,7 @@
 //! Vector arithmetic chosen at run time.
 //!
 //! An [`Isa`] is a proof that the processor has an instruction set: the only way to get one is to
-//! ask the processor. Kernels are written once, generic over [`Simd`], inside [`simd_fn!`], which
+//! ask the processor. Kernels are written once, generic over `Simd`, inside `simd_fn!`, which
 //! compiles the body once per instruction set and picks by the `Isa` it is given. No compiler flag
 //! is needed for the speed.
 
@@ -71,10 +71,10 @@ impl Isa {
     }
 }
 
-/// The operations a kernel may use on one vector of [`Simd::LANES`] floats.
+/// The operations a kernel may use on one vector of `LANES` floats.
 ///
 /// A value of the implementing type is created only inside a function compiled for its
-/// instruction set (see [`simd_fn!`]), so its methods may assume the instructions exist.
+/// instruction set (see `simd_fn!`), so its methods may assume the instructions exist.
 pub(crate) trait Simd: Copy {
     type Vector: Copy;
     const LANES: usize;
@@ -236,7 +236,7 @@ pub(crate) use x86::{Avx2Fma, Avx512};
 mod x86 {
     //! The only place that names processor instructions.
     //!
-    //! SAFETY of every block below: an `Avx2Fma` or `Avx512` is made only by [`simd_fn!`], inside
+    //! SAFETY of every block below: an `Avx2Fma` or `Avx512` is made only by `simd_fn!`, inside
     //! a function compiled for that instruction set and entered only with an `Isa` that proves the
     //! processor has it. Memory operands are vouched for by the caller, as the trait says.
     #![allow(clippy::undocumented_unsafe_blocks)]
@@ -484,7 +484,7 @@ mod x86 {
 /// Defines a function whose body is compiled once per instruction set.
 ///
 /// `fn name<S>(s, …)` becomes `fn name(isa: Isa, …)`; inside, `s: S` offers the operations of
-/// [`Simd`], and plain loops are vectorised by the compiler with that instruction set.
+/// `Simd`, and plain loops are vectorised by the compiler with that instruction set.
 macro_rules! simd_fn {
     (
         $(#[$attribute:meta])*

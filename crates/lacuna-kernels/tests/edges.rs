@@ -137,6 +137,8 @@ fn shapes_that_do_not_fit_are_named() {
         "top has shape [1, 2, 2, 8], which does not fit lateral of shape [2, 4, 4, 8]"
     );
     assert!(MaxPool2d::new(Grid::new(1, 4, 4), 1, Window::new(2, 1, 2)).is_err());
+    let around = Window { kernel: 2, stride: 1, padding: 1, dilation: 3 };
+    assert!(MaxPool2d::new(Grid::new(1, 2, 2), 1, around).is_err());
 
     let focal = FocalLoss { alpha: 0.25, gamma: 2.0 };
     let error = focal.forward(isa, &[0.0; 4], 2, &[-1, 2], None).unwrap_err();

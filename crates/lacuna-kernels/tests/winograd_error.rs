@@ -1,7 +1,7 @@
 //! The rounding error of Winograd's algorithm, at the channel counts of real detectors.
 //!
 //! Errors are relative to the largest output. The bound promised is 1e-4 for F(4×4, 3×3) and 1e-5
-//! for F(2×2, 3×3) and the definition; what was measured is 1e-5 and below 3e-6. For inputs whose
+//! for F(2×2, 3×3) and the definition; what was measured is 6e-6 and 3e-6. For inputs whose
 //! magnitude varies wildly within a tile the error is relative to the tile's largest input, so it is
 //! also held against `max|x| · Σ|w|`, which bounds any output.
 
@@ -45,7 +45,7 @@ fn relative_to_the_largest_output() {
                     conv.weight_gradient_by(algorithm, isa, &x, &dz, None).unwrap(),
                 ];
                 for (actual, expected) in actual.iter().zip(&expected) {
-                    let error = relative_error(actual, expected);
+                    let error = relative_error(actual, expected, 0.0);
                     println!("{channels} channels, {}, {algorithm:?}: {error:.1e}", isa.name());
                     assert!(error <= bound(algorithm), "{channels} channels, {algorithm:?}: {error:e}");
                 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 use lacuna_kernels::{Grid, Window};
+use proptest::prelude::ProptestConfig;
 
 /// Made numbers in −1..1, the same for the same seed (SplitMix64).
 pub fn numbers(seed: u64, len: usize) -> Vec<f32> {
@@ -17,17 +18,30 @@ pub fn numbers(seed: u64, len: usize) -> Vec<f32> {
     (0..len).map(|_| (next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0).collect()
 }
 
-/// Fails where `actual` is further from `expected` than `tolerance` of the largest expected value.
+/// Fails where `actual` is further from `expected` than `tolerance` of the largest expected value (or
+/// of 1: the numbers that go in are about that large, and sums of them may cancel).
 pub fn assert_close(actual: &[f32], expected: &[f64], tolerance: f64, what: &str) {
-    let error = relative_error(actual, expected);
+    assert_close_sums(actual, expected, 1, tolerance, what);
+}
+
+/// [`assert_close`] for sums of `terms` products, whose rounding errors are relative to `√terms` even
+/// where the sums themselves cancel.
+pub fn assert_close_sums(actual: &[f32], expected: &[f64], terms: usize, tolerance: f64, what: &str) {
+    let error = relative_error(actual, expected, (terms as f64).sqrt());
     assert!(error <= tolerance, "{what}: relative error {error:e} > {tolerance:e}");
 }
 
-/// Largest difference as a share of the largest expected magnitude.
-pub fn relative_error(actual: &[f32], expected: &[f64]) -> f64 {
+/// Largest difference as a share of the largest expected magnitude, which counts at least `floor`.
+pub fn relative_error(actual: &[f32], expected: &[f64], floor: f64) -> f64 {
     assert_eq!(actual.len(), expected.len());
-    let largest = expected.iter().fold(1e-3f64, |m, x| m.max(x.abs()));
+    let largest = expected.iter().fold(floor, |m, x| m.max(x.abs()));
     actual.iter().zip(expected).map(|(&a, &e)| (f64::from(a) - e).abs()).fold(0.0, f64::max) / largest
+}
+
+/// The same cases each time.
+pub fn cases(cases: u32) -> ProptestConfig {
+    let rng_seed = proptest::test_runner::RngSeed::Fixed(1);
+    ProptestConfig { cases, rng_seed, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 /// A convolution in the words of its definition, f64.

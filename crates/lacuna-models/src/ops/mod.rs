@@ -1,7 +1,7 @@
 //! The operations that models are made of, one function each.
 //!
 //! On Flex, the default CPU backend, they are the kernels of `lacuna-kernels` with hand-written
-//! backward passes ([`flex`]); on every other backend they are Burn's own operations ([`portable`]).
+//! backward passes (`flex`); on every other backend they are Burn's own operations (`portable`).
 //! Tensors are channels-last, `[N, H, W, C]`. A pyramid's levels may also be one tensor
 //! `[Σ N·H·W, C]`, described by a [`Grid`] per level, so that a head runs over all of them in one
 //! call.
