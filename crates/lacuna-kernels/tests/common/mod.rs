@@ -23,11 +23,15 @@ pub fn assert_close(actual: &[f32], expected: &[f64], tolerance: f64, what: &str
     assert!(error <= tolerance, "{what}: relative error {error:e} > {tolerance:e}");
 }
 
-/// Largest difference as a share of the largest expected magnitude.
+/// Largest difference as a share of the largest expected magnitude; NaN if any of either is.
 pub fn relative_error(actual: &[f32], expected: &[f64]) -> f64 {
     assert_eq!(actual.len(), expected.len());
-    let largest = expected.iter().fold(1e-3f64, |m, x| m.max(x.abs()));
-    actual.iter().zip(expected).map(|(&a, &e)| (f64::from(a) - e).abs()).fold(0.0, f64::max) / largest
+    // `f64::max` would drop a NaN.
+    let largest = |values: &mut dyn Iterator<Item = f64>| {
+        values.fold(0.0, |most: f64, x| if most.is_nan() || x.abs() <= most { most } else { x.abs() })
+    };
+    let difference = largest(&mut actual.iter().zip(expected).map(|(&a, &e)| f64::from(a) - e));
+    difference / largest(&mut expected.iter().copied()).max(1e-3)
 }
 
 /// A convolution in the words of its definition, f64.
