@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use crate::memory::{Source, Target, store_up_to, written};
-use crate::shape::{Grid, ShapeError, Window, check_len};
+use crate::shape::{Grid, ShapeError, Window, check_grids, check_len};
 use crate::simd::{Isa, Simd, simd_fn};
 
 /// The shape of one max-pooling: `x [N, H, W, C]`, `y [N, H', W', C]`.
@@ -24,14 +24,14 @@ pub struct Pooled {
 }
 
 impl MaxPool2d {
-    /// The window must have at most 255 taps, and padding of at most half of it, so that no window
-    /// lies outside the image altogether.
+    /// The window must have at most 15×15 taps and padding of at most half of it, and none may lie
+    /// outside the image altogether.
     pub fn new(input: Grid, channels: usize, window: Window) -> Result<Self, ShapeError> {
         if channels == 0 {
             return Err(ShapeError::Zero { what: "channels" });
         }
         let output = window.output(input)?;
-        if window.kernel > 15 || 2 * window.padding > window.kernel {
+        if window.kernel > 15 || window.padding > window.kernel / 2 {
             return Err(ShapeError::Mismatch {
                 left: "padding",
                 left_shape: vec![window.padding],
@@ -39,7 +39,18 @@ impl MaxPool2d {
                 right_shape: vec![window.kernel, window.kernel],
             });
         }
-        Ok(Self { input, output, channels, window })
+        check_grids("x", &[input], channels)?;
+        check_grids("y", &[output], channels)?;
+        let pool = Self { input, output, channels, window };
+        // With so little padding, only a window that starts before the image can miss it: where there
+        // is no image, or where its dilated taps step over it.
+        let misses = |outputs: usize, size: usize| {
+            (0..outputs.min(window.padding)).any(|out| pool.sources(out, size).is_empty())
+        };
+        if misses(output.height, input.height) || misses(output.width, input.width) {
+            return Err(window.misfit(input));
+        }
+        Ok(pool)
     }
 
     pub fn output(&self) -> Grid {

@@ -35,8 +35,12 @@ fn check(reference: &Reference, algorithm: Algorithm, isa: Isa, seed: u64) {
     let plain = conv.forward_by(algorithm, isa, &x, &w, &Epilogue::default()).unwrap();
     assert_close(&plain, &z, tolerance, &what("forward"));
 
-    let epilogue =
-        Epilogue { scale: Some(&scale), shift: Some(&shift), residual: Some(&residual), relu: seed % 2 == 0 };
+    let epilogue = Epilogue {
+        scale: Some(&scale),
+        shift: Some(&shift),
+        residual: Some(&residual),
+        relu: seed.is_multiple_of(2),
+    };
     let fused = conv.forward_by(algorithm, isa, &x, &w, &epilogue).unwrap();
     let expected = finish(&z, &scale, &shift, Some(&residual), epilogue.relu);
     assert_close(&fused, &expected, tolerance, &what("fused forward"));

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use super::{Epilogue, pixels, with_first_pixel};
 use crate::gemm::Finish;
 use crate::memory::{Source, Target, written};
-use crate::shape::{Grid, ShapeError, Window, check_len};
+use crate::shape::{Grid, ShapeError, Window, check_grids, check_len, check_size};
 use crate::simd::{Isa, simd_fn};
 
 /// Parts that a weight gradient is summed in: fixed, so that the sum does not depend on the number
@@ -28,7 +28,10 @@ impl DepthwiseConv2d {
         if channels == 0 {
             return Err(ShapeError::Zero { what: "channels" });
         }
-        let outputs = inputs.iter().map(|&grid| window.output(grid)).collect::<Result<_, _>>()?;
+        let outputs: Vec<Grid> = inputs.iter().map(|&grid| window.output(grid)).collect::<Result<_, _>>()?;
+        check_grids("x", &inputs, channels)?;
+        check_grids("y", &outputs, channels)?;
+        check_size("w", &[window.kernel, window.kernel, channels])?;
         Ok(Self { inputs, outputs, channels, window })
     }
 

@@ -129,10 +129,13 @@ fn backward_lattices(conv: &Conv2d, panel_floats_per_tap: usize) -> Vec<Lattice>
             .map(|(tap, position)| (tap, position / stride))
             .collect()
     };
+    // A stride larger than the images has classes that no pixel is in.
+    let classes =
+        |size: fn(&Grid) -> usize| 0..conv.inputs.iter().map(size).max().unwrap_or(0).min(window.stride);
     let mut panels_at = 0;
     let mut lattices = Vec::new();
-    for class_y in 0..window.stride {
-        for class_x in 0..window.stride {
+    for class_y in classes(|grid| grid.height) {
+        for class_x in classes(|grid| grid.width) {
             let columns = along(class_x);
             let taps: Vec<Tap> = along(class_y)
                 .iter()
@@ -189,7 +192,7 @@ pub(super) fn forward(
         out_channels: conv.out_channels,
         direction: Direction::Forward,
     };
-    let mut padded = Scratch::take(0);
+    let mut padded = None;
     let (lattices, rows) = rows_of_input(conv, x, &mut padded);
     let taps = conv.window.kernel * conv.window.kernel;
     let mut packed = Scratch::take(weights.panels(isa) * taps * weights.depth() * columns_per_tile(isa));
@@ -236,21 +239,30 @@ struct Rows<'a> {
     depth: usize,
 }
 
-/// The lattices of the forward pass and the rows they read.
-///
 /// An image of few channels (the stem's three) is copied with its padding, so that one row of the
 /// window is `kernel · C` floats side by side: 7 taps of 21 floats in place of 49 of 3.
-fn rows_of_input<'a>(conv: &Conv2d, x: &'a [f32], padded: &'a mut Scratch) -> (Vec<Lattice>, Rows<'a>) {
+pub(super) fn reads_a_padded_copy(conv: &Conv2d) -> bool {
+    conv.in_channels < NARROW && conv.window.kernel > 1 && conv.window.dilation == 1
+}
+
+/// The grids of that copy.
+pub(super) fn padded(conv: &Conv2d) -> Vec<Grid> {
+    let both = 2 * conv.window.padding;
+    let widened = |grid: &Grid| Grid::new(grid.batch, grid.height + both, grid.width + both);
+    conv.inputs.iter().map(widened).collect()
+}
+
+/// The lattices of the forward pass and the rows they read: of `x`, or of its copy, which goes to
+/// `copy`.
+fn rows_of_input<'a>(conv: &Conv2d, x: &'a [f32], copy: &'a mut Option<Scratch>) -> (Vec<Lattice>, Rows<'a>) {
     let lattices = forward_lattices(conv);
     let (window, channels) = (conv.window, conv.in_channels);
-    if channels >= NARROW || window.kernel == 1 || window.dilation != 1 {
+    if !reads_a_padded_copy(conv) {
         return (lattices, Rows { floats: x.into(), per_pixel: channels, depth: channels });
     }
-    let widened =
-        |grid: Grid| Grid::new(grid.batch, grid.height + 2 * window.padding, grid.width + 2 * window.padding);
-    let wide: Vec<Grid> = conv.inputs.iter().map(|&grid| widened(grid)).collect();
-    *padded = Scratch::take(super::pixels(&wide) * channels);
-    let mut rest = padded.floats();
+    let wide = padded(conv);
+    let copy = copy.insert(Scratch::take(super::pixels(&wide) * channels));
+    let mut rest = copy.floats();
     let mut x = x;
     for (&grid, &wide) in conv.inputs.iter().zip(&wide) {
         let (from, to);
@@ -278,7 +290,7 @@ fn rows_of_input<'a>(conv: &Conv2d, x: &'a [f32], padded: &'a mut Scratch) -> (V
         })
         .collect();
     let rows =
-        Rows { floats: (&*padded.floats()).into(), per_pixel: channels, depth: window.kernel * channels };
+        Rows { floats: (&*copy.floats()).into(), per_pixel: channels, depth: window.kernel * channels };
     (lattices, rows)
 }
 
@@ -390,7 +402,7 @@ pub(super) fn weight_gradient(
     scale: Option<&[f32]>,
     dw: Target,
 ) {
-    let mut padded = Scratch::take(0);
+    let mut padded = None;
     let (lattices, rows) = rows_of_input(conv, x, &mut padded);
     let dz = Source::from(dz);
     let columns = conv.out_channels;

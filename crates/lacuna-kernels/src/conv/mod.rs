@@ -14,7 +14,7 @@ pub use depthwise::DepthwiseConv2d;
 
 use crate::gemm::Finish;
 use crate::memory::written;
-use crate::shape::{Grid, ShapeError, Window, check_len};
+use crate::shape::{Grid, ShapeError, Window, check_grids, check_len, check_size};
 use crate::simd::Isa;
 
 /// What is fused into a convolution's last store:
@@ -75,8 +75,15 @@ impl Conv2d {
                 return Err(ShapeError::Zero { what });
             }
         }
-        let outputs = inputs.iter().map(|&grid| window.output(grid)).collect::<Result<_, _>>()?;
-        Ok(Self { inputs, outputs, in_channels, out_channels, window })
+        let outputs: Vec<Grid> = inputs.iter().map(|&grid| window.output(grid)).collect::<Result<_, _>>()?;
+        check_grids("x", &inputs, in_channels)?;
+        check_grids("y", &outputs, out_channels)?;
+        check_size("w", &[window.kernel, window.kernel, in_channels, out_channels])?;
+        let conv = Self { inputs, outputs, in_channels, out_channels, window };
+        if direct::reads_a_padded_copy(&conv) {
+            check_grids("x with its padding", &direct::padded(&conv), in_channels)?;
+        }
+        Ok(conv)
     }
 
     pub fn inputs(&self) -> &[Grid] {
@@ -102,9 +109,8 @@ impl Conv2d {
     /// products; those of the weight gradient, which are written to memory and read back, do so
     /// sooner. Below 16 channels a vector register would be half empty.
     pub fn algorithm(&self, pass: Pass) -> Algorithm {
-        let Window { kernel, stride, padding, dilation } = self.window;
         let narrow = self.in_channels.min(self.out_channels) < 16;
-        if kernel != 3 || stride != 1 || dilation != 1 || padding > 2 || narrow {
+        if narrow || !self.has_minimal_filtering() {
             return Algorithm::Direct;
         }
         let tiles: usize =
@@ -239,13 +245,15 @@ impl Conv2d {
         })
     }
 
-    fn feasible(&self, algorithm: Algorithm) -> Algorithm {
+    /// Whether the window is one of Winograd's: dense, 3×3, of stride 1. With padding beyond 2, whole
+    /// windows would see nothing, and the input gradient would have negative padding.
+    fn has_minimal_filtering(&self) -> bool {
         let Window { kernel, stride, padding, dilation } = self.window;
-        if kernel == 3 && stride == 1 && dilation == 1 && padding <= 2 {
-            algorithm
-        } else {
-            Algorithm::Direct
-        }
+        kernel == 3 && stride == 1 && dilation == 1 && padding <= 2
+    }
+
+    fn feasible(&self, algorithm: Algorithm) -> Algorithm {
+        if self.has_minimal_filtering() { algorithm } else { Algorithm::Direct }
     }
 
     fn weight_shape(&self) -> [usize; 4] {

@@ -36,7 +36,14 @@ const WEIGHT_CHUNK: usize = 150_000;
 /// `C · K / (C + K)` tiles the two are alike. Bounded below for the inner kernel's sake, and above by
 /// the memory it takes.
 fn tiles_per_block(depth: usize, columns: usize) -> usize {
-    (depth * columns / (depth + columns)).clamp(36, 128)
+    (depth * columns / (depth + columns)).clamp(LEAST_TILES_PER_BLOCK, 128)
+}
+
+const LEAST_TILES_PER_BLOCK: usize = 36;
+
+/// How many blocks `tiles` are cut into: as many for each thread, unless that made them too small.
+fn blocks(tiles: usize, most: usize, threads: usize) -> usize {
+    tiles.div_ceil(most).next_multiple_of(threads).min(tiles.div_ceil(LEAST_TILES_PER_BLOCK))
 }
 
 /// Tiles transformed at a time for the weight gradient.
@@ -189,9 +196,7 @@ fn convolve_by_tiles<const POINTS: usize>(
     let depth_stride = depth.next_multiple_of(isa.lanes()) + 16;
     let columns_stride = panels * width;
     let most = tiles_per_block(depth, columns);
-    let threads = rayon::current_num_threads();
-    let blocks = tiles.len().div_ceil(most).next_multiple_of(threads);
-    let most = tiles.len().div_ceil(blocks);
+    let most = tiles.len().div_ceil(blocks(tiles.len(), most, rayon::current_num_threads()));
     let blocks: Vec<_> = even_ranges(tiles.len(), most).collect();
     blocks.into_par_iter().with_max_len(1).for_each(|block| {
         let tiles = &tiles[block];
@@ -451,4 +456,29 @@ pub(super) fn weight_gradient<const POINTS: usize>(
             );
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_alike_and_never_small() {
+        for tiles in BY_PANELS_BELOW..2000 {
+            for threads in [1, 2, 3, 8, 64] {
+                for most in [LEAST_TILES_PER_BLOCK, 64, 128] {
+                    let most = tiles.div_ceil(blocks(tiles, most, threads));
+                    let least = even_ranges(tiles, most).map(|block| block.len()).min();
+                    // Rounding up the number of blocks takes no more than half off the bound.
+                    assert!(
+                        least >= Some(LEAST_TILES_PER_BLOCK * 2 / 3),
+                        "{tiles} {threads} {most} {least:?}"
+                    );
+                }
+            }
+        }
+        assert_eq!(blocks(1000, 128, 2), 8);
+        assert_eq!(blocks(1000, 128, 3), 9);
+        assert_eq!(blocks(100, 128, 64), 3);
+    }
 }
