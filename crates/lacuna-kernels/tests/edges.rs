@@ -87,6 +87,37 @@ fn what_is_not_finite_stays_so() {
 }
 
 #[test]
+fn what_is_not_finite_stays_in_its_tiles() {
+    let conv = Conv2d::new(vec![Grid::new(1, 14, 14)], 18, 20, Window::new(3, 1, 1)).unwrap();
+    let (bad_pixel, bad_channel) = ((5, 6), 7);
+    let (mut x, w, dz) = (numbers(1, 196 * 18), numbers(2, 9 * 18 * 20), numbers(3, 196 * 20));
+    x[(bad_pixel.0 * 14 + bad_pixel.1) * 18 + bad_channel] = f32::NAN;
+    let mut bad_dz = dz.clone();
+    bad_dz[(bad_pixel.0 * 14 + bad_pixel.1) * 20] = f32::INFINITY;
+    for (algorithm, size) in [(Algorithm::Winograd4, 4), (Algorithm::Winograd2, 2), (Algorithm::Direct, 1)] {
+        // Whether the tile of coordinate `at`, with a pixel on each side, reaches `bad`.
+        let reaches =
+            |at: usize, bad: usize| (at / size * size..at / size * size + size + 2).contains(&(bad + 1));
+        for isa in Isa::available() {
+            let y = conv.forward_by(algorithm, isa, &x, &w, &NONE).unwrap();
+            let dx = conv.input_gradient_by(algorithm, isa, &bad_dz, &w, None).unwrap();
+            for (at_y, at_x) in (0..14).flat_map(|y| (0..14).map(move |x| (y, x))) {
+                let spoilt = reaches(at_y, bad_pixel.0) && reaches(at_x, bad_pixel.1);
+                let pixel = at_y * 14 + at_x;
+                let finite = |of: &[f32], channels: usize| {
+                    of[pixel * channels..][..channels].iter().all(|value| value.is_finite())
+                };
+                assert!(spoilt || finite(&y, 20) && finite(&dx, 18), "{algorithm:?} {at_y} {at_x}");
+            }
+            let dw = conv.weight_gradient_by(algorithm, isa, &x, &dz, None).unwrap();
+            for (row, dw) in dw.chunks_exact(20).enumerate() {
+                assert!(row % 18 == bad_channel || dw.iter().all(|dw| dw.is_finite()), "{algorithm:?} {row}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_region_of_any_size_ends() {
     let align = RoiAlign { height: 2, width: 2, spatial_scale: 1.0, sampling_ratio: 0, aligned: true };
     let (grid, x) = (Grid::new(1, 4, 4), numbers(1, 16));

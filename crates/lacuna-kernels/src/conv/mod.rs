@@ -108,6 +108,18 @@ impl Conv2d {
     /// Everything else is `Direct`. With few tiles the transforms of the weights outweigh the saved
     /// products; those of the weight gradient, which are written to memory and read back, do so
     /// sooner. Below 16 channels a vector register would be half empty.
+    ///
+    /// The rounding error of an output is held to `c · ε · Σ max_tile|d| · Σ|g|`: for each product of a
+    /// tile and a window that is summed (over channels; for dw over tiles), the tile's largest input
+    /// times the window's absolute sum (for dw, of `dz` over the tile), with ε = 2⁻²⁴ and `c` = 40 for
+    /// `Winograd4`, 4 for `Winograd2` and for `Direct`, whose tiles are single pixels. Measured up to
+    /// 2048 channels and 1024 tiles: 22, 1.5 and 2.5 (`tests/winograd_error.rs`). So relative to the
+    /// largest value that inputs and weights of these magnitudes can give the error stays below
+    /// 2.5e-6, falling with the number of channels, and no shape needs a cutoff at 1e-4. Relative to an output that cancels
+    /// to nearly nothing, no bound exists for any of the three.
+    ///
+    /// An input that is not finite spoils all outputs of the tiles that see it, not just those whose
+    /// window does; outputs of other tiles stay as they are.
     pub fn algorithm(&self, pass: Pass) -> Algorithm {
         let narrow = self.in_channels.min(self.out_channels) < 16;
         if narrow || !self.has_minimal_filtering() {

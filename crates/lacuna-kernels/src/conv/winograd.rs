@@ -7,7 +7,7 @@
 //! turned and transposed, and `dg = Gᵀ [(Bᵀ d B) ⊙ (A dY Aᵀ)] G`.
 //!
 //! `POINTS` is `m + 2`: 6 for F(4×4), 4 for F(2×2). The rounding error of F(4×4) is some ten times
-//! that of the definition; see `tests/winograd_error.rs` for the bound that is held.
+//! that of the definition; [`Conv2d::algorithm`] states the bound, `tests/winograd_error.rs` holds it.
 
 mod transforms;
 
