@@ -113,10 +113,10 @@ impl Conv2d {
     /// tile and a window that is summed (over channels; for dw over tiles), the tile's largest input
     /// times the window's absolute sum (for dw, of `dz` over the tile), with ε = 2⁻²⁴ and `c` = 40 for
     /// `Winograd4`, 4 for `Winograd2` and for `Direct`, whose tiles are single pixels. Measured up to
-    /// 2048 channels and 1024 tiles: 22, 1.5 and 2.5 (`tests/winograd_error.rs`). So relative to the
-    /// largest value that inputs and weights of these magnitudes can give the error stays below
-    /// 2.5e-6, falling with the number of channels, and no shape needs a cutoff at 1e-4. Relative to an output that cancels
-    /// to nearly nothing, no bound exists for any of the three.
+    /// 2048 channels and 1024 tiles: 22, 1.5 and 2.5 (`tests/winograd_error.rs`), and less the more
+    /// channels. So relative to the largest value that inputs and weights of these magnitudes can give,
+    /// the error stays below 2.5e-6, and no shape needs a cutoff at 1e-4. Relative to an output that
+    /// cancels to nearly nothing, none of the three has a bound.
     ///
     /// An input that is not finite spoils all outputs of the tiles that see it, not just those whose
     /// window does; outputs of other tiles stay as they are.
@@ -196,7 +196,7 @@ impl Conv2d {
             relu: epilogue.relu,
         };
         let len = pixels(&self.outputs) * self.out_channels;
-        // SAFETY: every algorithm writes each output pixel of every grid.
+        // SAFETY: every algorithm writes each output pixel of every grid; all lengths were checked.
         Ok(unsafe {
             written(len, |y| match self.feasible(algorithm) {
                 Algorithm::Winograd4 => winograd::forward::<6>(isa, self, x, w, epilogue.scale, finish, y),
@@ -220,7 +220,7 @@ impl Conv2d {
         self.check_weights(w)?;
         self.check_per_channel("scale", scale)?;
         let len = pixels(&self.inputs) * self.in_channels;
-        // SAFETY: every algorithm writes each input pixel of every grid.
+        // SAFETY: every algorithm writes each input pixel of every grid; all lengths were checked.
         Ok(unsafe {
             written(len, |dx| match self.feasible(algorithm) {
                 Algorithm::Winograd4 => winograd::input_gradient::<6>(isa, self, dz, w, scale, dx),
@@ -247,7 +247,8 @@ impl Conv2d {
         if pixels(&self.outputs) == 0 {
             return Ok(vec![0.0; len]);
         }
-        // SAFETY: every algorithm writes each weight's gradient.
+        // SAFETY: every algorithm writes each weight's gradient; all lengths were checked, and there are
+        // pixels.
         Ok(unsafe {
             written(len, |dw| match self.feasible(algorithm) {
                 Algorithm::Winograd4 => winograd::weight_gradient::<6>(isa, self, x, dz, scale, dw),
