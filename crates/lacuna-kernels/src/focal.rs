@@ -101,8 +101,8 @@ simd_fn! {
             // SAFETY: both chunks have `count` floats.
             unsafe {
                 let margin = s.sub(s.zero(), load_up_to(s, logits.as_ptr(), count));
-                let (loss, slope) = focal_of_margin(s, margin, background, gamma);
-                store_up_to(s, gradient.as_mut_ptr(), s.sub(s.zero(), slope), count);
+                let (loss, descent) = focal_of_margin(s, margin, background, gamma);
+                store_up_to(s, gradient.as_mut_ptr(), descent, count);
                 let mut losses = lanes(s, loss);
                 if let Some(lane) = label.and_then(|label| label.checked_sub(block * S::LANES))
                     && lane < count
@@ -114,9 +114,9 @@ simd_fn! {
         }
         let mut loss: f32 = lanes(s, sums).iter().sum();
         if let Some(label) = label {
-            let (labelled, slope) = focal_of_margin(s, s.splat(logits[label]), weight * alpha, gamma);
+            let (labelled, descent) = focal_of_margin(s, s.splat(logits[label]), weight * alpha, gamma);
             loss += lanes(s, labelled)[0];
-            gradient[label] = lanes(s, slope)[0];
+            gradient[label] = -lanes(s, descent)[0];
         }
         loss
     }
@@ -130,7 +130,7 @@ fn lanes<S: Simd>(s: S, v: S::Vector) -> [f32; 16] {
     lanes
 }
 
-/// The loss at margin `z` and its slope, both times `factor`.
+/// The loss at margin `z` and how fast it falls, `−d loss / d z`, both times `factor`.
 #[inline(always)]
 fn focal_of_margin<S: Simd>(s: S, z: S::Vector, factor: f32, gamma: f32) -> (S::Vector, S::Vector) {
     let (zero, one) = (s.zero(), s.splat(1.0));
@@ -155,8 +155,8 @@ fn focal_of_margin<S: Simd>(s: S, z: S::Vector, factor: f32, gamma: f32) -> (S::
     let loss = s.mul(weighted, s.sub(zero, log_p));
     // p · ln p vanishes; but p, bounded below by `exp_of_non_positive`, does not.
     let p_log_p = s.mul(p, s.max(s.splat(-100.0), log_p));
-    let slope = s.mul(weighted, s.sub(s.mul(s.splat(gamma), p_log_p), q));
-    (loss, slope)
+    let descent = s.mul(weighted, s.mul_add(s.splat(-gamma), p_log_p, q));
+    (loss, descent)
 }
 
 /// `exp(x)` for `x ≤ 0`, to within a few units in the last place.

@@ -492,7 +492,7 @@ mod tests {
                 for most in [LEAST_TILES_PER_BLOCK, 64, 128] {
                     let most = tiles.div_ceil(blocks(tiles, most, threads));
                     let least = even_ranges(tiles, most).map(|block| block.len()).min();
-                    // Rounding up the number of blocks takes no more than half off the bound.
+                    // Rounding up the number of blocks takes no more than a third off the bound.
                     assert!(
                         least >= Some(LEAST_TILES_PER_BLOCK * 2 / 3),
                         "{tiles} {threads} {most} {least:?}"
