@@ -5,8 +5,8 @@
 //! on rayon's current thread pool, and gives the same bits for any number of threads. Shapes are
 //! checked before anything is computed; a mistake is a [`ShapeError`] that names both sides.
 //!
-//! This is the only crate of the workspace with `unsafe`: vector instructions ([`simd`]), memory
-//! written by parallel jobs ([`memory`]), and the inner loops that use them.
+//! This is the only crate of the workspace with `unsafe`: vector instructions (`simd`), memory
+//! written by parallel jobs (`memory`), and the inner loops that use them.
 
 mod affine;
 mod conv;
