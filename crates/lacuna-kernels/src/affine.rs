@@ -1,11 +1,8 @@
-//! `y = relu(scale[c] · x + shift[c] + residual)` over channels-last tensors, for frozen batch norm
-//! and biases. After a convolution it is fused into the convolution itself ([`Epilogue`]); the
-//! gradient here serves both.
+//! The gradient of what is fused into a convolution's last store ([`Epilogue`](crate::Epilogue)):
+//! `y = relu(scale[c] · z + shift[c] + residual)`, frozen batch norm or a bias.
 
 use rayon::prelude::*;
 
-use crate::conv::Epilogue;
-use crate::memory::{Source, Target, written};
 use crate::shape::{ShapeError, check_len};
 use crate::simd::{Isa, simd_fn};
 
@@ -15,73 +12,6 @@ const CHUNK: usize = 1 << 15;
 /// Whole pixels of about [`CHUNK`] floats.
 fn pixels_per_job(channels: usize) -> usize {
     (CHUNK / channels).max(1)
-}
-
-/// `y = relu(scale[c] · x + shift[c] + residual)`, `x [pixels, C]`.
-pub fn scale_shift(
-    isa: Isa,
-    x: &[f32],
-    channels: usize,
-    epilogue: &Epilogue,
-) -> Result<Vec<f32>, ShapeError> {
-    if channels == 0 {
-        return Err(ShapeError::Zero { what: "channels" });
-    }
-    check_len("x", &[x.len() / channels, channels], x.len())?;
-    for (tensor, values) in [("scale", epilogue.scale), ("shift", epilogue.shift)] {
-        check_len(tensor, &[channels], values.map_or(channels, <[f32]>::len))?;
-    }
-    check_len("residual", &[x.len() / channels, channels], epilogue.residual.map_or(x.len(), <[f32]>::len))?;
-    let ones = vec![1.0; if epilogue.scale.is_none() { channels } else { 0 }];
-    let zeros = vec![0.0; if epilogue.shift.is_none() { channels } else { 0 }];
-    let (scale, shift) = (epilogue.scale.unwrap_or(&ones), epilogue.shift.unwrap_or(&zeros));
-    let per_job = pixels_per_job(channels) * channels;
-    // SAFETY: the jobs cover `x`, and each writes as many floats as it reads.
-    Ok(unsafe {
-        written(x.len(), |y| {
-            x.par_chunks(per_job).enumerate().for_each(|(job, x)| {
-                let at = job * per_job;
-                let residual = epilogue.residual.map(|residual| &residual[at..][..x.len()]);
-                scale_shift_chunk(isa, x, scale, shift, residual, epilogue.relu, y, at);
-            });
-        })
-    })
-}
-
-simd_fn! {
-    fn scale_shift_chunk<S>(
-        s,
-        x: &[f32],
-        scale: &[f32],
-        shift: &[f32],
-        residual: Option<&[f32]>,
-        relu: bool,
-        y: Target,
-        at: usize,
-    ) {
-        let channels = scale.len();
-        let (x, scale, shift) = (Source::from(x), (Source::from(scale), x.len()), Source::from(shift));
-        let (scale, len) = scale;
-        let residual = residual.map(Source::from);
-        for pixel in (0..len).step_by(channels) {
-            for c in (0..channels).step_by(S::LANES) {
-                let count = S::LANES.min(channels - c);
-                // SAFETY: all tensors have `channels` floats at `pixel`, checked by `scale_shift`,
-                // and the chunk of `y` is this job's alone.
-                unsafe {
-                    let (x, scale) = (x.load(s, pixel + c, count), scale.load(s, c, count));
-                    let mut v = s.mul_add(x, scale, shift.load(s, c, count));
-                    if let Some(residual) = residual {
-                        v = s.add(v, residual.load(s, pixel + c, count));
-                    }
-                    if relu {
-                        v = s.max(s.zero(), v);
-                    }
-                    y.store(s, at + pixel + c, v, count);
-                }
-            }
-        }
-    }
 }
 
 /// The gradient of the value under the ReLU, in place: `dy ← dy where y > 0, else 0` (`y` not given

@@ -17,6 +17,7 @@ const CHUNK: usize = 1 << 14;
 pub struct FocalLoss {
     /// Weight of a labelled class; every other has `1 − alpha`.
     pub alpha: f32,
+    /// The focus on what is hard; finite and not negative.
     pub gamma: f32,
 }
 
@@ -31,6 +32,7 @@ pub struct FocalResult {
 impl FocalLoss {
     /// `logits [rows, classes]`; `labels [rows]` is the class of a row, or −1 for background;
     /// `weights [rows]` multiply the rows' losses, and a row of weight 0 is not even looked at.
+    /// A logit that is not finite gives a loss and a gradient that are not.
     pub fn forward(
         &self,
         isa: Isa,
@@ -42,9 +44,14 @@ impl FocalLoss {
         if classes == 0 {
             return Err(ShapeError::Zero { what: "classes" });
         }
+        if !(self.gamma.is_finite() && self.gamma >= 0.0) {
+            let (what, value) = ("gamma", self.gamma.to_string());
+            return Err(ShapeError::Setting { what, value, allowed: "finite and not negative" });
+        }
         check_len("logits", &[labels.len(), classes], logits.len())?;
         check_len("weights", &[labels.len()], weights.map_or(labels.len(), <[f32]>::len))?;
-        if let Some(row) = labels.iter().position(|&label| label < -1 || label >= classes as i32) {
+        let limit = i64::try_from(classes).unwrap_or(i64::MAX);
+        if let Some(row) = labels.iter().position(|&label| label < -1 || i64::from(label) >= limit) {
             let value = i64::from(labels[row]);
             return Err(ShapeError::Index { tensor: "labels", row, value, limit: classes });
         }
@@ -94,8 +101,8 @@ simd_fn! {
             // SAFETY: both chunks have `count` floats.
             unsafe {
                 let margin = s.sub(s.zero(), load_up_to(s, logits.as_ptr(), count));
-                let (loss, slope) = focal_of_margin(s, margin, background, gamma);
-                store_up_to(s, gradient.as_mut_ptr(), s.sub(s.zero(), slope), count);
+                let (loss, descent) = focal_of_margin(s, margin, background, gamma);
+                store_up_to(s, gradient.as_mut_ptr(), descent, count);
                 let mut losses = lanes(s, loss);
                 if let Some(lane) = label.and_then(|label| label.checked_sub(block * S::LANES))
                     && lane < count
@@ -107,9 +114,9 @@ simd_fn! {
         }
         let mut loss: f32 = lanes(s, sums).iter().sum();
         if let Some(label) = label {
-            let (labelled, slope) = focal_of_margin(s, s.splat(logits[label]), weight * alpha, gamma);
+            let (labelled, descent) = focal_of_margin(s, s.splat(logits[label]), weight * alpha, gamma);
             loss += lanes(s, labelled)[0];
-            gradient[label] = lanes(s, slope)[0];
+            gradient[label] = -lanes(s, descent)[0];
         }
         loss
     }
@@ -123,7 +130,7 @@ fn lanes<S: Simd>(s: S, v: S::Vector) -> [f32; 16] {
     lanes
 }
 
-/// The loss at margin `z` and its slope, both times `factor`.
+/// The loss at margin `z` and how fast it falls, `−d loss / d z`, both times `factor`.
 #[inline(always)]
 fn focal_of_margin<S: Simd>(s: S, z: S::Vector, factor: f32, gamma: f32) -> (S::Vector, S::Vector) {
     let (zero, one) = (s.zero(), s.splat(1.0));
@@ -143,10 +150,13 @@ fn focal_of_margin<S: Simd>(s: S, z: S::Vector, factor: f32, gamma: f32) -> (S::
         let log_q = s.sub(s.select_larger(z, zero, minus_z, zero), log);
         exp_of_non_positive(s, s.mul(s.splat(gamma), log_q))
     };
-    let weighted = s.mul(s.splat(factor), power);
+    // An infinite margin, whose loss has a limit, is a mistake like any other: 0 · z makes it a NaN.
+    let weighted = s.mul_add(z, zero, s.mul(s.splat(factor), power));
     let loss = s.mul(weighted, s.sub(zero, log_p));
-    let slope = s.mul(weighted, s.sub(s.mul(s.splat(gamma), s.mul(p, log_p)), q));
-    (loss, slope)
+    // p · ln p vanishes; but p, bounded below by `exp_of_non_positive`, does not.
+    let p_log_p = s.mul(p, s.max(s.splat(-100.0), log_p));
+    let descent = s.mul(weighted, s.mul_add(s.splat(-gamma), p_log_p, q));
+    (loss, descent)
 }
 
 /// `exp(x)` for `x ≤ 0`, to within a few units in the last place.

@@ -133,27 +133,32 @@ pub(crate) struct RowTile<'a> {
 /// The tile's addresses must be readable as documented, its output writable and used by no other
 /// job, and its `finish` must cover its output.
 pub(crate) unsafe fn row_tile(isa: Isa, rows: usize, tile: &RowTile) {
-    match rows {
-        1 => row_tile_of::<1>(isa, tile),
-        2 => row_tile_of::<2>(isa, tile),
-        3 => row_tile_of::<3>(isa, tile),
-        4 => row_tile_of::<4>(isa, tile),
-        5 => row_tile_of::<5>(isa, tile),
-        6 => row_tile_of::<6>(isa, tile),
-        7 => row_tile_of::<7>(isa, tile),
-        8 => row_tile_of::<8>(isa, tile),
-        9 => row_tile_of::<9>(isa, tile),
-        10 => row_tile_of::<10>(isa, tile),
-        11 => row_tile_of::<11>(isa, tile),
-        12 => row_tile_of::<12>(isa, tile),
-        _ => unreachable!("a tile has 1 to {MAX_ROWS} rows, not {rows}"),
+    // SAFETY: the caller vouches for the tile, of as many rows.
+    unsafe {
+        match rows {
+            1 => row_tile_of::<1>(isa, tile),
+            2 => row_tile_of::<2>(isa, tile),
+            3 => row_tile_of::<3>(isa, tile),
+            4 => row_tile_of::<4>(isa, tile),
+            5 => row_tile_of::<5>(isa, tile),
+            6 => row_tile_of::<6>(isa, tile),
+            7 => row_tile_of::<7>(isa, tile),
+            8 => row_tile_of::<8>(isa, tile),
+            9 => row_tile_of::<9>(isa, tile),
+            10 => row_tile_of::<10>(isa, tile),
+            11 => row_tile_of::<11>(isa, tile),
+            12 => row_tile_of::<12>(isa, tile),
+            _ => unreachable!("a tile has 1 to {MAX_ROWS} rows, not {rows}"),
+        }
     }
 }
 
 simd_fn! {
-    fn row_tile_of<S, const ROWS: usize>(s, tile: &RowTile) {
+    /// # Safety
+    /// As [`row_tile`], for `ROWS` rows.
+    unsafe fn row_tile_of<S, const ROWS: usize>(s, tile: &RowTile) {
         let mut sums = [[s.zero(); 2]; ROWS];
-        // SAFETY: the caller of `row_tile` vouches for the panel and for every row.
+        // SAFETY: the caller vouches for the panel and for every row.
         unsafe {
             let mut panel = tile.panel.at(tile.panel_at, tile.taps.len() * tile.depth * 2 * S::LANES);
             for rows in tile.taps {
@@ -181,7 +186,7 @@ simd_fn! {
                     continue;
                 }
                 let at = tile.out_at[r] + first;
-                // SAFETY: the caller of `row_tile` vouches for the output and what `finish` reads.
+                // SAFETY: the caller vouches for the output and what `finish` reads.
                 unsafe {
                     let out = tile.out.at(at, count);
                     let mut sum = sums.get(s, r, half);
@@ -219,27 +224,32 @@ pub(crate) struct ColumnTile<'a> {
 /// `rows` floats of each row of `a` and `2 · LANES` of each row of `b` must be readable, the output
 /// writable and used by no other job.
 pub(crate) unsafe fn column_tile(isa: Isa, rows: usize, tile: &ColumnTile) {
-    match rows {
-        1 => column_tile_of::<1>(isa, tile),
-        2 => column_tile_of::<2>(isa, tile),
-        3 => column_tile_of::<3>(isa, tile),
-        4 => column_tile_of::<4>(isa, tile),
-        5 => column_tile_of::<5>(isa, tile),
-        6 => column_tile_of::<6>(isa, tile),
-        7 => column_tile_of::<7>(isa, tile),
-        8 => column_tile_of::<8>(isa, tile),
-        9 => column_tile_of::<9>(isa, tile),
-        10 => column_tile_of::<10>(isa, tile),
-        11 => column_tile_of::<11>(isa, tile),
-        12 => column_tile_of::<12>(isa, tile),
-        _ => unreachable!("a tile has 1 to {MAX_ROWS} rows, not {rows}"),
+    // SAFETY: the caller vouches for the tile, of as many rows.
+    unsafe {
+        match rows {
+            1 => column_tile_of::<1>(isa, tile),
+            2 => column_tile_of::<2>(isa, tile),
+            3 => column_tile_of::<3>(isa, tile),
+            4 => column_tile_of::<4>(isa, tile),
+            5 => column_tile_of::<5>(isa, tile),
+            6 => column_tile_of::<6>(isa, tile),
+            7 => column_tile_of::<7>(isa, tile),
+            8 => column_tile_of::<8>(isa, tile),
+            9 => column_tile_of::<9>(isa, tile),
+            10 => column_tile_of::<10>(isa, tile),
+            11 => column_tile_of::<11>(isa, tile),
+            12 => column_tile_of::<12>(isa, tile),
+            _ => unreachable!("a tile has 1 to {MAX_ROWS} rows, not {rows}"),
+        }
     }
 }
 
 simd_fn! {
-    fn column_tile_of<S, const ROWS: usize>(s, tile: &ColumnTile) {
+    /// # Safety
+    /// As [`column_tile`], for `ROWS` rows.
+    unsafe fn column_tile_of<S, const ROWS: usize>(s, tile: &ColumnTile) {
         let mut sums = [[s.zero(); 2]; ROWS];
-        // SAFETY: the caller of `column_tile` vouches for both operands.
+        // SAFETY: the caller vouches for both operands.
         unsafe {
             let mut a = tile.a.at(tile.a_at, (tile.depth - 1) * tile.a_stride + ROWS);
             let mut b = tile.b.at(tile.b_at, (tile.depth - 1) * tile.b_stride + 2 * S::LANES);
@@ -263,7 +273,7 @@ simd_fn! {
                 if count == 0 {
                     continue;
                 }
-                // SAFETY: the caller of `column_tile` vouches for the output and the scale.
+                // SAFETY: the caller vouches for the output and the scale.
                 unsafe {
                     let out = tile.out.at(tile.out_at + r * tile.out_stride + first, count);
                     let mut sum = sums.get(s, r, half);

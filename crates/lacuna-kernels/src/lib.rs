@@ -21,7 +21,7 @@ mod shape;
 mod simd;
 mod upsample;
 
-pub use affine::{relu_gradient, scale_shift};
+pub use affine::relu_gradient;
 pub use conv::{Algorithm, Conv2d, DepthwiseConv2d, Epilogue, Pass};
 pub use focal::{FocalLoss, FocalResult};
 pub use optim::{Average, Sgd, SgdParameter, ema};

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use crate::memory::{Source, Target, store_up_to, written};
-use crate::shape::{Grid, ShapeError, Window, check_len};
+use crate::shape::{Grid, ShapeError, Window, check_grids, check_len};
 use crate::simd::{Isa, Simd, simd_fn};
 
 /// The shape of one max-pooling: `x [N, H, W, C]`, `y [N, H', W', C]`.
@@ -24,21 +24,31 @@ pub struct Pooled {
 }
 
 impl MaxPool2d {
-    /// The window must have at most 15×15 taps, and some of them on the image at every position.
+    /// The window must have at most 15×15 taps and padding of at most half of it, and none may lie
+    /// outside the image altogether.
     pub fn new(input: Grid, channels: usize, window: Window) -> Result<Self, ShapeError> {
         if channels == 0 {
             return Err(ShapeError::Zero { what: "channels" });
         }
         let output = window.output(input)?;
-        let pool = Self { input, output, channels, window };
-        let blind = |outputs: usize, size: usize| (0..outputs).any(|out| pool.sources(out, size).is_empty());
-        if window.kernel > 15 || blind(output.height, input.height) || blind(output.width, input.width) {
+        if window.kernel > 15 || window.padding > window.kernel / 2 {
             return Err(ShapeError::Mismatch {
-                left: "x",
-                left_shape: vec![input.batch, input.height, input.width, channels],
-                right: "a pooling window of at most 15×15 that always sees some of it",
+                left: "padding",
+                left_shape: vec![window.padding],
+                right: "a pooling window of at most 15×15 and at least twice its padding",
                 right_shape: vec![window.kernel, window.kernel],
             });
+        }
+        check_grids("x", &[input], channels)?;
+        check_grids("y", &[output], channels)?;
+        let pool = Self { input, output, channels, window };
+        // With so little padding, only a window that starts before the image can miss it: where there
+        // is no image, or where its dilated taps step over it.
+        let misses = |outputs: usize, size: usize| {
+            (0..outputs.min(window.padding)).any(|out| pool.sources(out, size).is_empty())
+        };
+        if misses(output.height, input.height) || misses(output.width, input.width) {
+            return Err(window.misfit(input));
         }
         Ok(pool)
     }
@@ -60,7 +70,9 @@ impl MaxPool2d {
                 let (image, out_y) = (row / output.height, row % output.height);
                 let image_len = input.height * input.width * channels;
                 let image = &x[image * image_len..][..image_len];
-                pool_row(isa, self, image, &self.sources(out_y, input.height), &columns, y, taps);
+                let rows = self.sources(out_y, input.height);
+                // SAFETY: the sources are on the image.
+                unsafe { pool_row(isa, self, image, &rows, &columns, y, taps) };
             },
         );
         Ok(Pooled { y, taps })
@@ -73,7 +85,8 @@ impl MaxPool2d {
         check_len("dy", &shape, dy.len())?;
         check_len("taps", &shape, taps.len())?;
         let columns: Vec<_> = (0..input.width).map(|at| self.seen_by(at, output.width)).collect();
-        // SAFETY: every row of every image is written.
+        // SAFETY: every row of every image is written, each by a job of its own; what sees a pixel is
+        // inside the output, whose length was checked.
         Ok(unsafe {
             written(input.pixels() * channels, |dx| {
                 (0..input.batch * input.height).into_par_iter().for_each(|row| {
@@ -166,7 +179,11 @@ impl Row<'_> {
 }
 
 simd_fn! {
-    fn pool_row<S>(
+    /// One row of outputs, from the rows of `x` and, for each output, the columns that it sees.
+    ///
+    /// # Safety
+    /// These must be on the image `x`.
+    unsafe fn pool_row<S>(
         s, pool: &MaxPool2d, x: &[f32], rows: &[Seen], columns: &[Vec<Seen>], y: &mut [f32], taps: &mut [u8],
     ) {
         let MaxPool2d { input, channels, window, .. } = *pool;
@@ -178,15 +195,19 @@ simd_fn! {
             for_channels!(
                 S,
                 channels,
-                |at| pool_channels::<S, 4>(s, &row, x, at, y, taps),
-                |at| pool_channels::<S, 1>(s, &row, x, at, y, taps)
+                // SAFETY: the caller vouches for the pixels; the channels are inside them.
+                |at| unsafe { pool_channels::<S, 4>(s, &row, x, at, y, taps) },
+                // SAFETY: as above.
+                |at| unsafe { pool_channels::<S, 1>(s, &row, x, at, y, taps) }
             );
         }
     }
 }
 
+/// # Safety
+/// The channels of the row's pixels must be inside `x`.
 #[inline(always)]
-fn pool_channels<S: Simd, const VECTORS: usize>(
+unsafe fn pool_channels<S: Simd, const VECTORS: usize>(
     s: S,
     row: &Row,
     x: Source,
@@ -202,7 +223,7 @@ fn pool_channels<S: Simd, const VECTORS: usize>(
     for (tap, at) in row.taps() {
         let tap = s.splat(tap as f32);
         for v in 0..VECTORS {
-            // SAFETY: the pixel is inside the image, and these channels inside the pixel.
+            // SAFETY: as the caller vouches.
             let values = unsafe { x.load(s, at + first + v * S::LANES, count) };
             from[v] = s.select_larger(values, best[v], tap, from[v]);
             best[v] = s.select_larger(values, best[v], values, best[v]);
@@ -217,7 +238,12 @@ fn pool_channels<S: Simd, const VECTORS: usize>(
 }
 
 simd_fn! {
-    fn unpool_row<S>(
+    /// The gradients of one row of inputs, at `at` of `dx`, from the rows of `dy` and, for each input, the
+    /// columns that see it.
+    ///
+    /// # Safety
+    /// These must be inside `dy`, and the row inside `dx`, used by no other job.
+    unsafe fn unpool_row<S>(
         s,
         pool: &MaxPool2d,
         dy: &[f32],
@@ -235,15 +261,20 @@ simd_fn! {
             for_channels!(
                 S,
                 channels,
-                |of| unpool_channels::<S, 4>(s, &row, dy, taps, of, dx, at),
-                |of| unpool_channels::<S, 1>(s, &row, dy, taps, of, dx, at)
+                // SAFETY: the caller vouches for the pixels; the channels are inside them.
+                |of| unsafe { unpool_channels::<S, 4>(s, &row, dy, taps, of, dx, at) },
+                // SAFETY: as above.
+                |of| unsafe { unpool_channels::<S, 1>(s, &row, dy, taps, of, dx, at) }
             );
         }
     }
 }
 
+/// # Safety
+/// The channels of the row's windows must be inside `dy`, and those of the pixel at `to` inside `dx`, used
+/// by no other job.
 #[inline(always)]
-fn unpool_channels<S: Simd, const VECTORS: usize>(
+unsafe fn unpool_channels<S: Simd, const VECTORS: usize>(
     s: S,
     row: &Row,
     dy: Source,
@@ -262,13 +293,13 @@ fn unpool_channels<S: Simd, const VECTORS: usize>(
                 Some(whole) => from.copy_from_slice(whole),
                 None => from[..count].copy_from_slice(&taps[at..at + count]),
             }
-            // SAFETY: the window is inside the output, and these channels inside it.
+            // SAFETY: as the caller vouches.
             let dy = unsafe { dy.load(s, at, count) };
             sums[v] = s.add(sums[v], s.keep_where(&from, tap as u8, dy));
         }
     }
     for v in 0..VECTORS {
-        // SAFETY: the pixel is inside the row of `dx`, which is this job's alone.
+        // SAFETY: as the caller vouches.
         unsafe { dx.store(s, to + first + v * S::LANES, sums[v], count) };
     }
 }

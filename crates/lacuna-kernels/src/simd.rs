@@ -1,7 +1,7 @@
 //! Vector arithmetic chosen at run time.
 //!
 //! An [`Isa`] is a proof that the processor has an instruction set: the only way to get one is to
-//! ask the processor. Kernels are written once, generic over `Simd`, inside `simd_fn!`, which
+//! ask the processor. Kernels are written once, generic over [`Simd`], inside [`simd_fn!`], which
 //! compiles the body once per instruction set and picks by the `Isa` it is given. No compiler flag
 //! is needed for the speed.
 
@@ -71,10 +71,10 @@ impl Isa {
     }
 }
 
-/// The operations a kernel may use on one vector of `LANES` floats.
+/// The operations a kernel may use on one vector of [`Simd::LANES`] floats.
 ///
 /// A value of the implementing type is created only inside a function compiled for its
-/// instruction set (see `simd_fn!`), so its methods may assume the instructions exist.
+/// instruction set (see [`simd_fn!`]), so its methods may assume the instructions exist.
 pub(crate) trait Simd: Copy {
     type Vector: Copy;
     const LANES: usize;
@@ -236,7 +236,7 @@ pub(crate) use x86::{Avx2Fma, Avx512};
 mod x86 {
     //! The only place that names processor instructions.
     //!
-    //! SAFETY of every block below: an `Avx2Fma` or `Avx512` is made only by `simd_fn!`, inside
+    //! SAFETY of every block below: an `Avx2Fma` or `Avx512` is made only by [`simd_fn!`], inside
     //! a function compiled for that instruction set and entered only with an `Isa` that proves the
     //! processor has it. Memory operands are vouched for by the caller, as the trait says.
     #![allow(clippy::undocumented_unsafe_blocks)]
@@ -484,49 +484,62 @@ mod x86 {
 /// Defines a function whose body is compiled once per instruction set.
 ///
 /// `fn name<S>(s, …)` becomes `fn name(isa: Isa, …)`; inside, `s: S` offers the operations of
-/// `Simd`, and plain loops are vectorised by the compiler with that instruction set.
+/// [`Simd`], and plain loops are vectorised by the compiler with that instruction set. An `unsafe fn`
+/// stays one: its caller vouches for what it is given.
 macro_rules! simd_fn {
+    ($(#[$attribute:meta])* $visibility:vis unsafe fn $($rest:tt)*) => {
+        $crate::simd::simd_fn! { @[unsafe] $(#[$attribute])* $visibility fn $($rest)* }
+    };
+    ($(#[$attribute:meta])* $visibility:vis fn $($rest:tt)*) => {
+        $crate::simd::simd_fn! { @[] $(#[$attribute])* $visibility fn $($rest)* }
+    };
     (
+        @[$($unsafe:tt)?]
         $(#[$attribute:meta])*
         $visibility:vis fn $name:ident<$S:ident $(, const $N:ident: usize)*>(
             $s:ident $(, $argument:ident: $type:ty)* $(,)?
         ) $(-> $result:ty)? $body:block
     ) => {
         $(#[$attribute])*
-        #[allow(clippy::too_many_arguments)]
-        $visibility fn $name<$(const $N: usize),*>(
+        #[allow(clippy::too_many_arguments, unused_unsafe)]
+        $visibility $($unsafe)? fn $name<$(const $N: usize),*>(
             isa: $crate::simd::Isa $(, $argument: $type)*
         ) $(-> $result)? {
             #[inline(always)]
             #[allow(unused_variables, clippy::too_many_arguments)]
-            fn generic<$S: $crate::simd::Simd $(, const $N: usize)*>(
+            $($unsafe)? fn generic<$S: $crate::simd::Simd $(, const $N: usize)*>(
                 $s: $S $(, $argument: $type)*
             ) $(-> $result)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512vl,avx2,fma")]
             #[allow(clippy::too_many_arguments)]
-            fn avx512<$(const $N: usize),*>($($argument: $type),*) $(-> $result)? {
-                // SAFETY: this function runs only where the processor has the instructions.
-                generic::<_, $($N),*>(unsafe { $crate::simd::Avx512::new() } $(, $argument)*)
+            $($unsafe)? fn avx512<$(const $N: usize),*>($($argument: $type),*) $(-> $result)? {
+                // SAFETY: this function runs only where the processor has the instructions; the caller
+                // vouches for the arguments.
+                unsafe { generic::<_, $($N),*>($crate::simd::Avx512::new() $(, $argument)*) }
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             #[allow(clippy::too_many_arguments)]
-            fn avx2_fma<$(const $N: usize),*>($($argument: $type),*) $(-> $result)? {
-                // SAFETY: this function runs only where the processor has the instructions.
-                generic::<_, $($N),*>(unsafe { $crate::simd::Avx2Fma::new() } $(, $argument)*)
+            $($unsafe)? fn avx2_fma<$(const $N: usize),*>($($argument: $type),*) $(-> $result)? {
+                // SAFETY: as above.
+                unsafe { generic::<_, $($N),*>($crate::simd::Avx2Fma::new() $(, $argument)*) }
             }
 
             match isa.0 {
-                // SAFETY: an `Isa` exists only for an instruction set that was detected.
+                // SAFETY: an `Isa` exists only for an instruction set that was detected; the caller
+                // vouches for the arguments.
                 #[cfg(target_arch = "x86_64")]
                 $crate::simd::Set::Avx512 => unsafe { avx512::<$($N),*>($($argument),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 $crate::simd::Set::Avx2Fma => unsafe { avx2_fma::<$($N),*>($($argument),*) },
-                $crate::simd::Set::Portable => generic::<_, $($N),*>($crate::simd::Portable $(, $argument)*),
+                // SAFETY: the caller vouches for the arguments.
+                $crate::simd::Set::Portable => unsafe {
+                    generic::<_, $($N),*>($crate::simd::Portable $(, $argument)*)
+                },
             }
         }
     };

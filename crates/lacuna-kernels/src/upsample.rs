@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::shape::{Grid, ShapeError, check_len};
+use crate::shape::{Grid, ShapeError, check_grids, check_len};
 use crate::simd::{Isa, simd_fn};
 
 /// `y = lateral + upsampled(top)`: `top [N, h, w, C]`, `lateral` and `y [N, H, W, C]`.
@@ -27,8 +27,11 @@ impl UpsampleAdd {
         if channels == 0 {
             return Err(ShapeError::Zero { what: "channels" });
         }
-        let empty = |grid: Grid| grid.height == 0 || grid.width == 0;
-        if top.batch != lateral.batch || (empty(top) && !empty(lateral)) {
+        let missing = |coarse: usize, fine: usize| coarse == 0 && fine > 0;
+        if top.batch != lateral.batch
+            || missing(top.height, lateral.height)
+            || missing(top.width, lateral.width)
+        {
             return Err(ShapeError::Mismatch {
                 left: "top",
                 left_shape: vec![top.batch, top.height, top.width, channels],
@@ -36,6 +39,8 @@ impl UpsampleAdd {
                 right_shape: vec![lateral.batch, lateral.height, lateral.width, channels],
             });
         }
+        check_grids("top", &[top], channels)?;
+        check_grids("lateral", &[lateral], channels)?;
         let rows = nearest(top.height, lateral.height);
         let columns = nearest(top.width, lateral.width);
         Ok(Self { top, lateral, channels, rows, columns })

@@ -8,7 +8,7 @@ mod common;
 use common::numbers;
 use lacuna_kernels::{
     Algorithm, Average, Conv2d, DepthwiseConv2d, Epilogue, FocalLoss, Grid, Isa, MaxPool2d, Region, RoiAlign,
-    Sgd, SgdParameter, ShapeError, UpsampleAdd, Window, ema, relu_gradient, scale_shift,
+    Sgd, SgdParameter, ShapeError, UpsampleAdd, Window, ema, relu_gradient,
 };
 
 const NONE: Epilogue = Epilogue { scale: None, shift: None, residual: None, relu: false };
@@ -33,7 +33,6 @@ fn an_empty_batch_works() {
         let upsample = UpsampleAdd::new(Grid::new(0, 2, 2), Grid::new(0, 4, 4), 5).unwrap();
         assert!(upsample.forward(isa, &[], &[]).unwrap().is_empty());
         assert!(upsample.top_gradient(isa, &[]).unwrap().is_empty());
-        assert!(scale_shift(isa, &[], 3, &NONE).unwrap().is_empty());
         assert_eq!(relu_gradient(isa, Some(&[]), &mut [], 3, true).unwrap().unwrap(), [0.0; 3]);
         let focal = FocalLoss { alpha: 0.25, gamma: 2.0 }.forward(isa, &[], 4, &[], None).unwrap();
         assert_eq!((focal.loss, focal.gradient), (0.0, vec![]));
@@ -65,8 +64,11 @@ fn what_is_not_finite_stays_so() {
                 assert!(dw[4 * 18 * 20..][..20].iter().all(|dw| !dw.is_finite()), "{algorithm:?}");
             }
             let focal = FocalLoss { alpha: 0.25, gamma: 2.0 };
-            let result = focal.forward(isa, &[0.5, bad.abs()], 2, &[-1], None).unwrap();
-            assert!(!result.loss.is_finite());
+            for label in [-1, 1] {
+                let result = focal.forward(isa, &[0.5, bad], 2, &[label], None).unwrap();
+                assert!(!result.loss.is_finite() && !result.gradient[1].is_finite(), "{bad} {label}");
+                assert!(result.gradient[0].is_finite());
+            }
             // A row of weight 0 is not looked at.
             let result = focal.forward(isa, &[0.5, bad], 2, &[-1], Some(&[0.0])).unwrap();
             assert_eq!((result.loss, result.gradient), (0.0, vec![0.0, 0.0]));
@@ -81,7 +83,37 @@ fn what_is_not_finite_stays_so() {
         }
         let pooled = pool.forward(isa, &[f32::NEG_INFINITY; 4]).unwrap();
         assert_eq!((pooled.y[0], pooled.taps[0]), (f32::NEG_INFINITY, 0));
-        assert!(scale_shift(isa, &[f32::NAN], 1, &Epilogue { relu: true, ..NONE }).unwrap()[0].is_nan());
+    }
+}
+
+#[test]
+fn what_is_not_finite_stays_in_its_tiles() {
+    let conv = Conv2d::new(vec![Grid::new(1, 14, 14)], 18, 20, Window::new(3, 1, 1)).unwrap();
+    let (bad_pixel, bad_channel) = ((5, 6), 7);
+    let (mut x, w, dz) = (numbers(1, 196 * 18), numbers(2, 9 * 18 * 20), numbers(3, 196 * 20));
+    x[(bad_pixel.0 * 14 + bad_pixel.1) * 18 + bad_channel] = f32::NAN;
+    let mut bad_dz = dz.clone();
+    bad_dz[(bad_pixel.0 * 14 + bad_pixel.1) * 20] = f32::INFINITY;
+    for (algorithm, size) in [(Algorithm::Winograd4, 4), (Algorithm::Winograd2, 2), (Algorithm::Direct, 1)] {
+        // Whether the tile of coordinate `at`, with a pixel on each side, reaches `bad`.
+        let reaches =
+            |at: usize, bad: usize| (at / size * size..at / size * size + size + 2).contains(&(bad + 1));
+        for isa in Isa::available() {
+            let y = conv.forward_by(algorithm, isa, &x, &w, &NONE).unwrap();
+            let dx = conv.input_gradient_by(algorithm, isa, &bad_dz, &w, None).unwrap();
+            for (at_y, at_x) in (0..14).flat_map(|y| (0..14).map(move |x| (y, x))) {
+                let spoilt = reaches(at_y, bad_pixel.0) && reaches(at_x, bad_pixel.1);
+                let pixel = at_y * 14 + at_x;
+                let finite = |of: &[f32], channels: usize| {
+                    of[pixel * channels..][..channels].iter().all(|value| value.is_finite())
+                };
+                assert!(spoilt || finite(&y, 20) && finite(&dx, 18), "{algorithm:?} {at_y} {at_x}");
+            }
+            let dw = conv.weight_gradient_by(algorithm, isa, &x, &dz, None).unwrap();
+            for (row, dw) in dw.chunks_exact(20).enumerate() {
+                assert!(row % 18 == bad_channel || dw.iter().all(|dw| dw.is_finite()), "{algorithm:?} {row}");
+            }
+        }
     }
 }
 
@@ -89,16 +121,26 @@ fn what_is_not_finite_stays_so() {
 fn a_region_of_any_size_ends() {
     let align = RoiAlign { height: 2, width: 2, spatial_scale: 1.0, sampling_ratio: 0, aligned: true };
     let (grid, x) = (Grid::new(1, 4, 4), numbers(1, 16));
-    let region = |x2: f32| Region { image: 0, x1: 0.0, y1: 0.0, x2, y2: 3.0 };
-    for huge in [1e6, 1e20, f32::MAX] {
-        let y = align.forward(Isa::best(), &x, grid, 1, &[region(huge)]).unwrap();
-        assert!(y.iter().all(|y| y.is_finite()), "{y:?}");
+    let region = |x1: f32, x2: f32| Region { image: 0, x1, y1: 0.0, x2, y2: 3.0 };
+    for (x1, x2) in [(0.0, 1e6), (0.0, 1e20), (0.0, f32::MAX), (-1e9, 1.0), (-f32::MAX, 0.0), (-1e20, 1e20)] {
+        for sampling_ratio in [0, 2] {
+            let align = RoiAlign { sampling_ratio, ..align };
+            let y = align.forward(Isa::best(), &x, grid, 1, &[region(x1, x2)]).unwrap();
+            assert!(y.iter().all(|y| y.is_finite()), "{y:?}");
+            let dx = align.gradient(Isa::best(), &[1.0; 4], grid, 1, &[region(x1, x2)]).unwrap();
+            assert!(dx.iter().all(|dx| dx.is_finite()), "{dx:?}");
+        }
     }
-    for bad in [f32::INFINITY, f32::NAN] {
-        let y = align.forward(Isa::best(), &x, grid, 1, &[region(bad)]).unwrap();
-        assert!(y.iter().all(|y| y.is_nan()));
-        let dx = align.gradient(Isa::best(), &[1.0; 4], grid, 1, &[region(bad)]).unwrap();
-        assert_eq!(dx, [0.0; 16]);
+    // Coordinates that are not finite, and finite ones whose difference is not.
+    let (infinity, most) = (f32::INFINITY, f32::MAX);
+    for (x1, x2) in [(0.0, infinity), (-infinity, 1.0), (1.0, -infinity), (0.0, f32::NAN), (-most, most)] {
+        for (aligned, sampling_ratio) in [(false, 0), (false, 2), (true, 0), (true, 2)] {
+            let align = RoiAlign { aligned, sampling_ratio, ..align };
+            let y = align.forward(Isa::best(), &x, grid, 1, &[region(x1, x2)]).unwrap();
+            assert!(y.iter().all(|y| y.is_nan()), "{x1} {x2} {y:?}");
+            let dx = align.gradient(Isa::best(), &[1.0; 4], grid, 1, &[region(x1, x2)]).unwrap();
+            assert_eq!(dx, [0.0; 16]);
+        }
     }
 }
 
@@ -121,7 +163,7 @@ fn shapes_that_do_not_fit_are_named() {
     let error = Conv2d::new(vec![Grid::new(1, 4, 9)], 1, 1, Window::new(7, 1, 1)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "a 7×7 window (kernel 7, dilation 1) is larger than a 4×9 image with padding 1"
+        "a 7×7 window (kernel 7, dilation 1) does not fit a 4×9 image with padding 1"
     );
     let zero = Window { kernel: 3, stride: 0, padding: 0, dilation: 1 };
     assert_eq!(
@@ -144,6 +186,10 @@ fn shapes_that_do_not_fit_are_named() {
     let error = focal.forward(isa, &[0.0; 4], 2, &[-1, 2], None).unwrap_err();
     assert_eq!(error.to_string(), "row 1 of labels is 2, outside 0..2");
     assert!(focal.forward(isa, &[0.0; 4], 2, &[-1, -1], Some(&[1.0])).is_err());
+    for gamma in [-1.0, f32::NAN, f32::INFINITY] {
+        let error = FocalLoss { alpha: 0.25, gamma }.forward(isa, &[0.0; 2], 2, &[0], None).unwrap_err();
+        assert_eq!(error.to_string(), format!("gamma is {gamma}, but must be finite and not negative"));
+    }
 
     let align = RoiAlign { height: 1, width: 1, spatial_scale: 1.0, sampling_ratio: 1, aligned: true };
     let outside = Region { image: 3, x1: 0.0, y1: 0.0, x2: 1.0, y2: 1.0 };
@@ -154,6 +200,94 @@ fn shapes_that_do_not_fit_are_named() {
     let mut slot = [SgdParameter { parameter: &mut [0.0; 2], gradient: &[0.0; 3], velocity: &mut [0.0; 2] }];
     assert!(sgd.step(isa, &mut slot).is_err());
     assert!(ema(isa, 0.9, &mut [Average { average: &mut [0.0; 2], value: &[0.0; 3] }]).is_err());
-    assert!(scale_shift(isa, &[0.0; 4], 3, &NONE).is_err());
+    assert!(relu_gradient(isa, None, &mut [0.0; 4], 3, true).is_err());
     assert!(relu_gradient(isa, None, &mut [0.0; 4], 0, true).is_err());
+}
+
+#[test]
+fn sizes_that_overflow_are_errors() {
+    let too_large = |error: ShapeError| assert!(matches!(error, ShapeError::TooLarge { .. }), "{error}");
+    let huge = 1 << 62;
+    // Products that wrap around to something small.
+    let wrapping = vec![Grid::new(huge + 1, 2, 2)];
+    too_large(DepthwiseConv2d::new(wrapping.clone(), 1, Window::new(1, 1, 0)).unwrap_err());
+    too_large(Conv2d::new(wrapping.clone(), 1, 1, Window::new(1, 1, 0)).unwrap_err());
+    too_large(MaxPool2d::new(wrapping[0], 1, Window::new(1, 1, 0)).unwrap_err());
+    too_large(UpsampleAdd::new(wrapping[0], wrapping[0], 1).unwrap_err());
+    // A sum that wraps around.
+    too_large(Conv2d::new(vec![Grid::new(1 << 60, 1, 1); 16], 1, 1, Window::new(1, 1, 0)).unwrap_err());
+    // Channels, on either side.
+    let small = || vec![Grid::new(1, 2, 2)];
+    too_large(Conv2d::new(small(), huge, 1, Window::new(1, 1, 0)).unwrap_err());
+    too_large(Conv2d::new(small(), 1, huge, Window::new(1, 1, 0)).unwrap_err());
+    // An empty batch of images that are too large each.
+    too_large(Conv2d::new(vec![Grid::new(0, huge, huge)], 1, 1, Window::new(1, 1, 0)).unwrap_err());
+    // A padded copy of no pixels, and windows beyond counting.
+    for window in [
+        Window { kernel: 3, stride: 1 << 31, padding: (1 << 31) - 1, dilation: 1 },
+        Window { kernel: 3, stride: 1, padding: usize::MAX, dilation: 1 },
+        Window { kernel: 3, stride: 1, padding: huge, dilation: 1 },
+        Window { kernel: 3, stride: 1, padding: 1, dilation: usize::MAX },
+        Window { kernel: usize::MAX, stride: 1, padding: 1, dilation: 1 },
+    ] {
+        too_large(Conv2d::new(small(), 1, 1, window).unwrap_err());
+    }
+    let align = RoiAlign { height: huge, width: 4, spatial_scale: 1.0, sampling_ratio: 1, aligned: true };
+    let region = Region { image: 0, x1: 0.0, y1: 0.0, x2: 1.0, y2: 1.0 };
+    too_large(align.forward(Isa::best(), &[0.0; 4], Grid::new(1, 2, 2), 1, &[region]).unwrap_err());
+    let error = ShapeError::Length { tensor: "x", expected: vec![huge, 8], actual: 3 };
+    assert!(error.to_string().ends_with(&format!("has {}", usize::MAX)), "{error}");
+}
+
+#[test]
+fn a_stride_beyond_the_image_ends() {
+    let window = Window { kernel: 2, stride: 1_000_000, padding: 0, dilation: 1 };
+    let conv = Conv2d::new(vec![Grid::new(1, 4, 4)], 1, 1, window).unwrap();
+    let dx = conv.input_gradient(Isa::best(), &[2.0], &[1.0, 2.0, 3.0, 4.0], None).unwrap();
+    let mut expected = [0.0; 16];
+    (expected[0], expected[1], expected[4], expected[5]) = (2.0, 4.0, 6.0, 8.0);
+    assert_eq!(dx, expected);
+}
+
+#[test]
+fn a_pooling_window_that_misses_the_image_is_an_error() {
+    let dilated = Window { kernel: 2, stride: 1, padding: 1, dilation: 2 };
+    for (grid, window) in [
+        (Grid::new(1, 1, 1), dilated),
+        (Grid::new(1, 0, 3), Window::new(3, 1, 1)),
+        (Grid::new(1, 3, 0), Window::new(2, 1, 1)),
+    ] {
+        let error = MaxPool2d::new(grid, 1, window).unwrap_err();
+        assert!(matches!(error, ShapeError::Window { .. }), "{error}");
+    }
+    assert!(MaxPool2d::new(Grid::new(1, 2, 2), 1, dilated).is_ok());
+    let huge = Window { kernel: 2, stride: 1, padding: 1 << 63, dilation: 1 };
+    assert!(MaxPool2d::new(Grid::new(1, 2, 2), 1, huge).is_err());
+}
+
+#[test]
+fn nothing_cannot_be_upsampled_to_something() {
+    for (top, lateral) in [
+        (Grid::new(1, 0, 2), Grid::new(1, 4, 4)),
+        (Grid::new(1, 2, 0), Grid::new(1, 4, 4)),
+        (Grid::new(1, 0, 2), Grid::new(1, 4, 0)),
+        (Grid::new(1, 2, 0), Grid::new(1, 0, 4)),
+    ] {
+        assert!(UpsampleAdd::new(top, lateral, 3).is_err(), "{top:?} {lateral:?}");
+    }
+    let upsample = UpsampleAdd::new(Grid::new(1, 2, 2), Grid::new(1, 0, 4), 3).unwrap();
+    assert!(upsample.forward(Isa::best(), &[1.0; 12], &[]).unwrap().is_empty());
+    assert_eq!(upsample.top_gradient(Isa::best(), &[]).unwrap(), [0.0; 12]);
+}
+
+#[test]
+#[should_panic(expected = "relative error NaN")]
+fn the_comparison_sees_a_nan() {
+    common::assert_close(&[1.0, f32::NAN, 2.0], &[1.0, 1.0, 2.0], 1e-3, "NaN");
+}
+
+#[test]
+#[should_panic(expected = "relative error NaN")]
+fn the_comparison_sees_an_expected_nan() {
+    common::assert_close(&[1.0, 1.0], &[f64::NAN, 1.0], 1e-3, "NaN");
 }

@@ -123,7 +123,7 @@ fn upsample_add() {
 
 #[test]
 fn roi_align() {
-    for case in cases("roi_align") {
+    for case in cases("roi_align").into_iter().chain(cases("roi_align_edges")) {
         with_each(&case, |isa, what| {
             let grid = Grid::new(2, 9, 11);
             let align = RoiAlign {

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use super::{Epilogue, pixels, with_first_pixel};
 use crate::gemm::Finish;
 use crate::memory::{Source, Target, written};
-use crate::shape::{Grid, ShapeError, Window, check_len};
+use crate::shape::{Grid, ShapeError, Window, check_grids, check_len, check_size};
 use crate::simd::{Isa, simd_fn};
 
 /// Parts that a weight gradient is summed in: fixed, so that the sum does not depend on the number
@@ -28,7 +28,10 @@ impl DepthwiseConv2d {
         if channels == 0 {
             return Err(ShapeError::Zero { what: "channels" });
         }
-        let outputs = inputs.iter().map(|&grid| window.output(grid)).collect::<Result<_, _>>()?;
+        let outputs: Vec<Grid> = inputs.iter().map(|&grid| window.output(grid)).collect::<Result<_, _>>()?;
+        check_grids("x", &inputs, channels)?;
+        check_grids("y", &outputs, channels)?;
+        check_size("w", &[window.kernel, window.kernel, channels])?;
         Ok(Self { inputs, outputs, channels, window })
     }
 
@@ -63,7 +66,7 @@ impl DepthwiseConv2d {
         let source = |out: usize, tap: usize, size: usize| {
             (out * window.stride + tap * window.dilation).checked_sub(window.padding).filter(|&at| at < size)
         };
-        // SAFETY: every output pixel is written.
+        // SAFETY: every output pixel is written; all lengths were checked, and `source` filters by size.
         Ok(unsafe {
             written(output_pixels * channels, |y| {
                 self.sum_taps(isa, (&self.inputs, x), &self.outputs, &w, source, finish, y);
@@ -87,7 +90,7 @@ impl DepthwiseConv2d {
             let offset = (at + window.padding).checked_sub(tap * window.dilation)?;
             Some(offset / window.stride).filter(|&out| offset % window.stride == 0 && out < size)
         };
-        // SAFETY: every input pixel is written.
+        // SAFETY: every input pixel is written; all lengths were checked, and `source` filters by size.
         Ok(unsafe {
             written(pixels(&self.inputs) * self.channels, |dx| {
                 self.sum_taps(isa, (&self.outputs, dz), &self.inputs, &w, source, Finish::default(), dx);
@@ -165,8 +168,12 @@ impl DepthwiseConv2d {
     }
 
     /// `to[pixel] = finish(Σ_tap from[source(pixel, tap)] · w[tap])`, a row of pixels per job.
+    ///
+    /// # Safety
+    /// `from` and `to` must have `channels` floats per pixel of their grids, `w` per tap, and `finish` must
+    /// cover `to`, which no other job may use. `source` must give coordinates below the size it is given.
     #[allow(clippy::too_many_arguments)]
-    fn sum_taps(
+    unsafe fn sum_taps(
         &self,
         isa: Isa,
         (from_grids, from): (&[Grid], &[f32]),
@@ -194,7 +201,9 @@ impl DepthwiseConv2d {
                         }
                     }
                     let at = (to_first + row * to_grid.width + x) * channels;
-                    sum_products(isa, from.into(), w.into(), &taps, channels, finish, to, at);
+                    // SAFETY: pixels and taps are inside their tensors, as the caller vouches, and the
+                    // output pixel is this job's own.
+                    unsafe { sum_products(isa, from.into(), w.into(), &taps, channels, finish, to, at) };
                 }
             });
         }
@@ -202,9 +211,12 @@ impl DepthwiseConv2d {
 }
 
 simd_fn! {
-    /// `to[at + c] = finish(Σ from[a + c] · w[b + c])` over the pairs `(a, b)`. All offsets come from
-    /// `sum_taps`: within their tensors, and the output pixel its job's own.
-    fn sum_products<S>(
+    /// `to[at + c] = finish(Σ from[a + c] · w[b + c])` over the pairs `(a, b)`.
+    ///
+    /// # Safety
+    /// `channels` floats must be within `from` at each `a`, within `w` at each `b`, and within `to` and
+    /// what `finish` reads at `at`; no other job may use these of `to`.
+    unsafe fn sum_products<S>(
         s,
         from: Source,
         w: Source,
@@ -218,10 +230,10 @@ simd_fn! {
             let count = S::LANES.min(channels - c);
             let mut sum = s.zero();
             for &(pixel, tap) in taps {
-                // SAFETY: `channels` floats are inside both tensors at these offsets.
+                // SAFETY: as the caller vouches.
                 unsafe { sum = s.mul_add(from.load(s, pixel + c, count), w.load(s, tap + c, count), sum) };
             }
-            // SAFETY: the pixel at `at` is inside the output and belongs to this job.
+            // SAFETY: as the caller vouches.
             unsafe { to.store(s, at + c, finish.apply(s, sum, c, at + c, count), count) };
         }
     }

@@ -13,7 +13,7 @@ use crate::gemm::{
     ColumnTile, Finish, MAX_ROWS, RowAddress, RowTile, column_tile, columns_per_tile, even_ranges, row_tile,
     rows_per_tile,
 };
-use crate::memory::{Scratch, Source, Target};
+use crate::memory::{Scratch, Source, Target, load_up_to, store_up_to};
 use crate::shape::Grid;
 use crate::simd::{Isa, simd_fn};
 
@@ -129,10 +129,13 @@ fn backward_lattices(conv: &Conv2d, panel_floats_per_tap: usize) -> Vec<Lattice>
             .map(|(tap, position)| (tap, position / stride))
             .collect()
     };
+    // A stride larger than the images has classes that no pixel is in.
+    let classes =
+        |size: fn(&Grid) -> usize| 0..conv.inputs.iter().map(size).max().unwrap_or(0).min(window.stride);
     let mut panels_at = 0;
     let mut lattices = Vec::new();
-    for class_y in 0..window.stride {
-        for class_x in 0..window.stride {
+    for class_y in classes(|grid| grid.height) {
+        for class_x in classes(|grid| grid.width) {
             let columns = along(class_x);
             let taps: Vec<Tap> = along(class_y)
                 .iter()
@@ -173,7 +176,10 @@ fn backward_lattices(conv: &Conv2d, panel_floats_per_tap: usize) -> Vec<Lattice>
     lattices
 }
 
-pub(super) fn forward(
+/// # Safety
+/// All tensors must have the shapes that `conv` gives them, `finish` must cover `y`, and no other job may
+/// use `y`.
+pub(super) unsafe fn forward(
     isa: Isa,
     conv: &Conv2d,
     x: &[f32],
@@ -189,15 +195,18 @@ pub(super) fn forward(
         out_channels: conv.out_channels,
         direction: Direction::Forward,
     };
-    let mut padded = Scratch::take(0);
+    let mut padded = None;
     let (lattices, rows) = rows_of_input(conv, x, &mut padded);
     let taps = conv.window.kernel * conv.window.kernel;
     let mut packed = Scratch::take(weights.panels(isa) * taps * weights.depth() * columns_per_tile(isa));
     pack_all(isa, &weights, std::iter::once((0, (0..taps).collect())), packed.floats());
-    multiply(isa, &lattices, rows, packed.floats(), &weights, finish, y);
+    // SAFETY: the lattices are those of x (or of its copy) and y; for their lengths the caller vouches.
+    unsafe { multiply(isa, &lattices, rows, packed.floats(), &weights, finish, y) };
 }
 
-pub(super) fn input_gradient(
+/// # Safety
+/// As [`forward`], for `dx`.
+pub(super) unsafe fn input_gradient(
     isa: Isa,
     conv: &Conv2d,
     dz: &[f32],
@@ -225,7 +234,8 @@ pub(super) fn input_gradient(
     classes.dedup();
     pack_all(isa, &weights, classes.into_iter(), packed.floats());
     let rows = Rows { floats: dz.into(), per_pixel: conv.out_channels, depth: conv.out_channels };
-    multiply(isa, &lattices, rows, packed.floats(), &weights, Finish::default(), dx);
+    // SAFETY: the lattices are those of dz and dx; for their lengths the caller vouches.
+    unsafe { multiply(isa, &lattices, rows, packed.floats(), &weights, Finish::default(), dx) };
 }
 
 /// The left operand: `depth` floats from each pixel of an image with `per_pixel` channels.
@@ -236,21 +246,30 @@ struct Rows<'a> {
     depth: usize,
 }
 
-/// The lattices of the forward pass and the rows they read.
-///
 /// An image of few channels (the stem's three) is copied with its padding, so that one row of the
 /// window is `kernel · C` floats side by side: 7 taps of 21 floats in place of 49 of 3.
-fn rows_of_input<'a>(conv: &Conv2d, x: &'a [f32], padded: &'a mut Scratch) -> (Vec<Lattice>, Rows<'a>) {
+pub(super) fn reads_a_padded_copy(conv: &Conv2d) -> bool {
+    conv.in_channels < NARROW && conv.window.kernel > 1 && conv.window.dilation == 1
+}
+
+/// The grids of that copy.
+pub(super) fn padded(conv: &Conv2d) -> Vec<Grid> {
+    let both = 2 * conv.window.padding;
+    let widened = |grid: &Grid| Grid::new(grid.batch, grid.height + both, grid.width + both);
+    conv.inputs.iter().map(widened).collect()
+}
+
+/// The lattices of the forward pass and the rows they read: of `x`, or of its copy, which goes to
+/// `copy`.
+fn rows_of_input<'a>(conv: &Conv2d, x: &'a [f32], copy: &'a mut Option<Scratch>) -> (Vec<Lattice>, Rows<'a>) {
     let lattices = forward_lattices(conv);
     let (window, channels) = (conv.window, conv.in_channels);
-    if channels >= NARROW || window.kernel == 1 || window.dilation != 1 {
+    if !reads_a_padded_copy(conv) {
         return (lattices, Rows { floats: x.into(), per_pixel: channels, depth: channels });
     }
-    let widened =
-        |grid: Grid| Grid::new(grid.batch, grid.height + 2 * window.padding, grid.width + 2 * window.padding);
-    let wide: Vec<Grid> = conv.inputs.iter().map(|&grid| widened(grid)).collect();
-    *padded = Scratch::take(super::pixels(&wide) * channels);
-    let mut rest = padded.floats();
+    let wide = padded(conv);
+    let copy = copy.insert(Scratch::take(super::pixels(&wide) * channels));
+    let mut rest = copy.floats();
     let mut x = x;
     for (&grid, &wide) in conv.inputs.iter().zip(&wide) {
         let (from, to);
@@ -278,7 +297,7 @@ fn rows_of_input<'a>(conv: &Conv2d, x: &'a [f32], padded: &'a mut Scratch) -> (V
         })
         .collect();
     let rows =
-        Rows { floats: (&*padded.floats()).into(), per_pixel: channels, depth: window.kernel * channels };
+        Rows { floats: (&*copy.floats()).into(), per_pixel: channels, depth: window.kernel * channels };
     (lattices, rows)
 }
 
@@ -299,7 +318,11 @@ fn pack_all(
 }
 
 /// `out[position] = finish(Σ_tap rows[position + tap] · panels[tap])` over all lattices.
-fn multiply(
+///
+/// # Safety
+/// `rows` must hold every pixel of the lattices' sources, `panels` the packed weights of their taps, and
+/// `out` every pixel they are written to, used by no other job; `finish` must cover `out`.
+unsafe fn multiply(
     isa: Isa,
     lattices: &[Lattice],
     rows: Rows,
@@ -375,14 +398,16 @@ fn multiply(
                     channel,
                 };
                 // SAFETY: the addresses were taken from the operand or from `zeros`; positions and
-                // panels are this job's alone; `finish` is as long as the output.
+                // panels are this job's alone; the caller vouches for `panels`, `out` and `finish`.
                 unsafe { row_tile(isa, tile.len(), &tile_job) };
             }
         }
     });
 }
 
-pub(super) fn weight_gradient(
+/// # Safety
+/// As [`forward`], for `dw`; there must be a pixel of output.
+pub(super) unsafe fn weight_gradient(
     isa: Isa,
     conv: &Conv2d,
     x: &[f32],
@@ -390,7 +415,7 @@ pub(super) fn weight_gradient(
     scale: Option<&[f32]>,
     dw: Target,
 ) {
-    let mut padded = Scratch::take(0);
+    let mut padded = None;
     let (lattices, rows) = rows_of_input(conv, x, &mut padded);
     let dz = Source::from(dz);
     let columns = conv.out_channels;
@@ -408,7 +433,10 @@ pub(super) fn weight_gradient(
         let groups = row_groups(isa, lattices[0].taps.len(), rows.depth);
         partial.par_chunks_exact_mut(len).enumerate().for_each(|(part, sum)| {
             let range = part * pixels / parts..(part + 1) * pixels / parts;
-            add_outer_products(isa, &lattices, rows, dz, columns, range, &groups, None, sum.into());
+            // SAFETY: the part's sum has a row for each of the groups; for x and dz the caller vouches.
+            unsafe {
+                add_outer_products(isa, &lattices, rows, dz, columns, range, &groups, None, sum.into());
+            }
         });
         let partial = Source::from(&*partial);
         (0..n_rows).into_par_iter().with_min_len(16).for_each(|row| {
@@ -419,7 +447,8 @@ pub(super) fn weight_gradient(
         let groups = row_groups(isa, lattices[0].taps.len(), rows.depth);
         let share = groups.len().div_ceil(rayon::current_num_threads());
         groups.par_chunks(share).for_each(|groups| {
-            add_outer_products(isa, &lattices, rows, dz, columns, 0..pixels, groups, scale, dw);
+            // SAFETY: these rows of dw are this job's alone; for all tensors the caller vouches.
+            unsafe { add_outer_products(isa, &lattices, rows, dz, columns, 0..pixels, groups, scale, dw) };
         });
     }
 }
@@ -446,8 +475,12 @@ fn row_groups(isa: Isa, taps: usize, depth: usize) -> Vec<RowGroup> {
 
 /// `out[tap, c] = scale · Σ_{p in pixels} x[p + tap][c] · dz[p]` for the rows of `groups`; `out` is
 /// `[taps · depth, columns]`.
+///
+/// # Safety
+/// `rows` must hold every pixel of the lattices' sources, `dz` `columns` floats for each of `pixels`,
+/// `scale` as many; `out` must have the rows of `groups`, used by no other job.
 #[allow(clippy::too_many_arguments)]
-fn add_outer_products(
+unsafe fn add_outer_products(
     isa: Isa,
     lattices: &[Lattice],
     rows: Rows,
@@ -479,7 +512,8 @@ fn add_outer_products(
     while let Some((lattice, block)) = blocks.next() {
         let depth = block.len();
         let scale = if blocks.peek().is_none() { scale } else { None };
-        pack_gradients(isa, dz, block.clone(), columns, gradients.floats());
+        // SAFETY: `dz` has these pixels, as the caller vouches.
+        unsafe { pack_gradients(isa, dz, block.clone(), columns, gradients.floats()) };
         addresses.fill(zero);
         let first = lattice.out.first;
         lattice.visit(block.start - first..block.end - first, |row, _, tap, source_pixel| {
@@ -509,7 +543,8 @@ fn add_outer_products(
                     accumulate,
                     scale: scale.map(|scale| (scale, panel * width)),
                 };
-                // SAFETY: both operands were packed above; the group's rows are this job's alone.
+                // SAFETY: both operands were packed above; the group's rows are this job's alone, and in
+                // `out`, as the caller vouches.
                 unsafe { column_tile(isa, group.rows, &tile) };
             }
         }
@@ -517,55 +552,45 @@ fn add_outer_products(
     }
 }
 
-/// `to[i] = scale[i − first] · Σ_part partial[part][i]` for the `count` values from `first` on.
-///
-/// # Safety
-/// They must be within `to` and within each of the parts of `len` floats, and no other job may use
-/// them.
-#[allow(clippy::too_many_arguments)]
-unsafe fn sum_parts(
-    isa: Isa,
-    partial: Source,
-    parts: usize,
-    len: usize,
-    first: usize,
-    count: usize,
-    scale: Option<Source>,
-    to: Target,
-) {
-    simd_fn! {
-        fn sum<S>(
-            s,
-            partial: Source,
-            parts: usize,
-            len: usize,
-            first: usize,
-            count: usize,
-            scale: Option<Source>,
-            to: Target,
-        ) {
-            for at in (0..count).step_by(S::LANES) {
-                let lanes = S::LANES.min(count - at);
-                // SAFETY: the caller of `sum_parts` vouches for the range.
-                unsafe {
-                    let mut sum = s.zero();
-                    for part in 0..parts {
-                        sum = s.add(sum, partial.load(s, part * len + first + at, lanes));
-                    }
-                    if let Some(scale) = scale {
-                        sum = s.mul(sum, scale.load(s, at, lanes));
-                    }
-                    to.store(s, first + at, sum, lanes);
+simd_fn! {
+    /// `to[i] = scale[i − first] · Σ_part partial[part][i]` for the `count` values from `first` on.
+    ///
+    /// # Safety
+    /// They must be within `to` and within each of the parts of `len` floats, `scale` must have `count`
+    /// floats, and no other job may use these of `to`.
+    unsafe fn sum_parts<S>(
+        s,
+        partial: Source,
+        parts: usize,
+        len: usize,
+        first: usize,
+        count: usize,
+        scale: Option<Source>,
+        to: Target,
+    ) {
+        for at in (0..count).step_by(S::LANES) {
+            let lanes = S::LANES.min(count - at);
+            // SAFETY: as the caller vouches.
+            unsafe {
+                let mut sum = s.zero();
+                for part in 0..parts {
+                    sum = s.add(sum, partial.load(s, part * len + first + at, lanes));
                 }
+                if let Some(scale) = scale {
+                    sum = s.mul(sum, scale.load(s, at, lanes));
+                }
+                to.store(s, first + at, sum, lanes);
             }
         }
     }
-    sum(isa, partial, parts, len, first, count, scale, to);
 }
 
 simd_fn! {
     /// `to[panel][p] = dz[p][panel]`, the last panel filled up with zeros.
-    fn pack_gradients<S>(s, dz: Source, pixels: std::ops::Range<usize>, columns: usize, to: &mut [f32]) {
+    ///
+    /// # Safety
+    /// `dz` must have `columns` floats for each of `pixels`.
+    unsafe fn pack_gradients<S>(s, dz: Source, pixels: std::ops::Range<usize>, columns: usize, to: &mut [f32]) {
         let width = 2 * S::LANES;
         for (panel, to) in to.chunks_exact_mut(pixels.len() * width).enumerate().take(columns.div_ceil(width)) {
             let first = panel * width;
@@ -585,24 +610,20 @@ simd_fn! {
     }
 }
 
-/// `to[p][c] = from[p][first + c]` for `c < count`.
-///
-/// # Safety
-/// `first + count` floats must be readable at each address.
-unsafe fn pack_channels(isa: Isa, from: &[RowAddress], first: usize, count: usize, to: &mut [f32]) {
-    assert!(to.len() >= from.len() * count);
-    copy_channels(isa, from, first, count, to);
-}
-
 simd_fn! {
-    fn copy_channels<S>(s, from: &[RowAddress], first: usize, count: usize, to: &mut [f32]) {
+    /// `to[p][c] = from[p][first + c]` for `c < count`.
+    ///
+    /// # Safety
+    /// `first + count` floats must be readable at each address.
+    unsafe fn pack_channels<S>(s, from: &[RowAddress], first: usize, count: usize, to: &mut [f32]) {
+        assert!(to.len() >= from.len() * count);
         for (address, to) in from.iter().zip(to.chunks_exact_mut(count)) {
             for at in (0..count).step_by(S::LANES) {
                 let count = S::LANES.min(count - at);
-                // SAFETY: the caller of `pack_channels` vouches for the address.
+                // SAFETY: the caller vouches for the address; `to` has `count` floats from `at` on.
                 unsafe {
-                    let v = crate::memory::load_up_to(s, address.0.add(first + at), count);
-                    crate::memory::store_up_to(s, to.as_mut_ptr().add(at), v, count);
+                    let v = load_up_to(s, address.0.add(first + at), count);
+                    store_up_to(s, to.as_mut_ptr().add(at), v, count);
                 }
             }
         }

@@ -7,7 +7,7 @@
 //! turned and transposed, and `dg = Gᵀ [(Bᵀ d B) ⊙ (A dY Aᵀ)] G`.
 //!
 //! `POINTS` is `m + 2`: 6 for F(4×4), 4 for F(2×2). The rounding error of F(4×4) is some ten times
-//! that of the definition; see `tests/winograd_error.rs` for the bound that is held.
+//! that of the definition; [`Conv2d::algorithm`] states the bound, `tests/winograd_error.rs` holds it.
 
 mod transforms;
 
@@ -36,7 +36,14 @@ const WEIGHT_CHUNK: usize = 150_000;
 /// `C · K / (C + K)` tiles the two are alike. Bounded below for the inner kernel's sake, and above by
 /// the memory it takes.
 fn tiles_per_block(depth: usize, columns: usize) -> usize {
-    (depth * columns / (depth + columns)).clamp(36, 128)
+    (depth * columns / (depth + columns)).clamp(LEAST_TILES_PER_BLOCK, 128)
+}
+
+const LEAST_TILES_PER_BLOCK: usize = 36;
+
+/// How many blocks `tiles` are cut into: as many for each thread, unless that made them too small.
+fn blocks(tiles: usize, most: usize, threads: usize) -> usize {
+    tiles.div_ceil(most).next_multiple_of(threads).min(tiles.div_ceil(LEAST_TILES_PER_BLOCK))
 }
 
 /// Tiles transformed at a time for the weight gradient.
@@ -90,7 +97,10 @@ fn tiles(inputs: &[Grid], outputs: &[Grid], padding: usize, size: usize) -> Vec<
     tiles
 }
 
-pub(super) fn forward<const POINTS: usize>(
+/// # Safety
+/// All tensors must have the shapes that `conv` gives them, `finish` must cover `y`, and no other job may
+/// use `y`.
+pub(super) unsafe fn forward<const POINTS: usize>(
     isa: Isa,
     conv: &Conv2d,
     x: &[f32],
@@ -107,10 +117,13 @@ pub(super) fn forward<const POINTS: usize>(
         out_channels: conv.out_channels,
         direction: Direction::Forward,
     };
-    convolve::<POINTS>(isa, &tiles, x, &weights, finish, y);
+    // SAFETY: the tiles are those of x and y; for their lengths the caller vouches.
+    unsafe { convolve::<POINTS>(isa, &tiles, x, &weights, finish, y) };
 }
 
-pub(super) fn input_gradient<const POINTS: usize>(
+/// # Safety
+/// As [`forward`], for `dx`.
+pub(super) unsafe fn input_gradient<const POINTS: usize>(
     isa: Isa,
     conv: &Conv2d,
     dz: &[f32],
@@ -127,12 +140,17 @@ pub(super) fn input_gradient<const POINTS: usize>(
         out_channels: conv.out_channels,
         direction: Direction::Backward,
     };
-    convolve::<POINTS>(isa, &tiles, dz, &weights, Finish::default(), dx);
+    // SAFETY: the tiles are those of dz and dx; for their lengths the caller vouches.
+    unsafe { convolve::<POINTS>(isa, &tiles, dz, &weights, Finish::default(), dx) };
 }
 
 /// Convolves `x` with the window (forward), or with the window turned by 180° and transposed
 /// (backward).
-fn convolve<const POINTS: usize>(
+///
+/// # Safety
+/// `x` and `y` must have a float per channel of `weights` and pixel of the tiles' inputs and outputs,
+/// `finish` must cover `y`, and no other job may use `y`.
+unsafe fn convolve<const POINTS: usize>(
     isa: Isa,
     tiles: &[Tile],
     x: &[f32],
@@ -140,11 +158,13 @@ fn convolve<const POINTS: usize>(
     finish: Finish,
     y: Target,
 ) {
-    if tiles.len() < BY_PANELS_BELOW {
-        convolve_by_panels::<POINTS>(isa, tiles, x, weights, finish, y);
+    let convolve = if tiles.len() < BY_PANELS_BELOW {
+        convolve_by_panels::<POINTS>
     } else {
-        convolve_by_tiles::<POINTS>(isa, tiles, x, weights, finish, y);
-    }
+        convolve_by_tiles::<POINTS>
+    };
+    // SAFETY: as the caller vouches.
+    unsafe { convolve(isa, tiles, x, weights, finish, y) };
 }
 
 /// The order of the nine taps for [`Weights::pack`]: turned by 180° on the way back.
@@ -155,7 +175,9 @@ fn taps(direction: Direction) -> impl ExactSizeIterator<Item = usize> {
     })
 }
 
-fn convolve_by_tiles<const POINTS: usize>(
+/// # Safety
+/// As [`convolve`].
+unsafe fn convolve_by_tiles<const POINTS: usize>(
     isa: Isa,
     tiles: &[Tile],
     x: &[f32],
@@ -189,9 +211,7 @@ fn convolve_by_tiles<const POINTS: usize>(
     let depth_stride = depth.next_multiple_of(isa.lanes()) + 16;
     let columns_stride = panels * width;
     let most = tiles_per_block(depth, columns);
-    let threads = rayon::current_num_threads();
-    let blocks = tiles.len().div_ceil(most).next_multiple_of(threads);
-    let most = tiles.len().div_ceil(blocks);
+    let most = tiles.len().div_ceil(blocks(tiles.len(), most, rayon::current_num_threads()));
     let blocks: Vec<_> = even_ranges(tiles.len(), most).collect();
     blocks.into_par_iter().with_max_len(1).for_each(|block| {
         let tiles = &tiles[block];
@@ -201,7 +221,7 @@ fn convolve_by_tiles<const POINTS: usize>(
         let (v, m) = scratch.floats().split_at_mut(v_rows.len(points));
         let (v, m) = (Target::from(v), Target::from(&mut m[..m_rows.len(points)]));
         for (t, tile) in tiles.iter().enumerate() {
-            // SAFETY: V has a row per tile at each point, and belongs to this job.
+            // SAFETY: V has a row per tile at each point, and belongs to this job; the caller vouches for x.
             unsafe { input_tile::<POINTS>(isa, x, depth, zeros, tile, v, v_rows.at(0, t), v_rows.per_point) };
         }
         // SAFETY: V is complete.
@@ -226,10 +246,10 @@ fn convolve_by_tiles<const POINTS: usize>(
                 }
             }
         }
-        // SAFETY: M is complete; the tiles' outputs are this job's alone.
+        // SAFETY: M is complete.
         let m = unsafe { m.as_source() };
         for (t, tile) in tiles.iter().enumerate() {
-            // SAFETY: as above.
+            // SAFETY: the tile's outputs are this job's alone; the caller vouches for y and `finish`.
             unsafe {
                 output_tile::<POINTS>(
                     isa,
@@ -247,7 +267,9 @@ fn convolve_by_tiles<const POINTS: usize>(
     });
 }
 
-fn convolve_by_panels<const POINTS: usize>(
+/// # Safety
+/// As [`convolve`].
+unsafe fn convolve_by_panels<const POINTS: usize>(
     isa: Isa,
     tiles: &[Tile],
     x: &[f32],
@@ -266,7 +288,8 @@ fn convolve_by_panels<const POINTS: usize>(
     let mut transformed = Scratch::take(v_rows.len(points));
     let v = Target::from(transformed.floats());
     tiles.par_iter().enumerate().for_each(|(t, tile)| {
-        // SAFETY: V has a row per tile at each point; this tile's are this job's alone.
+        // SAFETY: V has a row per tile at each point; this tile's are this job's alone; the caller vouches
+        // for x.
         unsafe { input_tile::<POINTS>(isa, x, depth, zeros, tile, v, v_rows.at(0, t), v_rows.per_point) };
     });
     // SAFETY: V is complete, and nothing writes to it any more.
@@ -309,7 +332,8 @@ fn convolve_by_panels<const POINTS: usize>(
         let m = unsafe { m.as_source() };
         let channels = panel * width..columns.min((panel + 1) * width);
         for (t, tile) in tiles.iter().enumerate() {
-            // SAFETY: these channels of the tiles' outputs are this job's alone.
+            // SAFETY: these channels of the tile's outputs are this job's alone; the caller vouches for y
+            // and `finish`.
             unsafe {
                 output_tile::<POINTS>(
                     isa,
@@ -369,7 +393,9 @@ unsafe fn multiply_point(
     }
 }
 
-pub(super) fn weight_gradient<const POINTS: usize>(
+/// # Safety
+/// As [`forward`], for `dw`.
+pub(super) unsafe fn weight_gradient<const POINTS: usize>(
     isa: Isa,
     conv: &Conv2d,
     x: &[f32],
@@ -399,7 +425,8 @@ pub(super) fn weight_gradient<const POINTS: usize>(
         let first = block.start == 0;
         let tiles = &tiles[block];
         tiles.par_iter().enumerate().with_min_len(4).for_each(|(t, tile)| {
-            // SAFETY: V and D have a row per tile at each point; this tile's are this job's alone.
+            // SAFETY: V and D have a row per tile at each point; this tile's are this job's alone; the
+            // caller vouches for x and dz.
             unsafe {
                 input_tile::<POINTS>(isa, x, depth, zeros, tile, v, v_rows.at(0, t), v_rows.per_point);
                 gradient_tile::<POINTS>(isa, dz, columns, zeros, tile, d, d_rows.at(0, t), d_rows.per_point);
@@ -435,7 +462,8 @@ pub(super) fn weight_gradient<const POINTS: usize>(
     let u = unsafe { u.as_source() };
     let scale = scale.map(Source::from);
     (0..depth).into_par_iter().with_min_len(8).for_each(|channel| {
-        // SAFETY: dU has this row at each point; the rows of `dw` are this job's alone.
+        // SAFETY: dU has this row at each point; the rows of `dw` are this job's alone; the caller vouches
+        // for dw and `scale`.
         unsafe {
             let from = u_rows.at(0, channel);
             weight_gradient_rows::<POINTS>(
@@ -451,4 +479,29 @@ pub(super) fn weight_gradient<const POINTS: usize>(
             );
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_alike_and_never_small() {
+        for tiles in BY_PANELS_BELOW..2000 {
+            for threads in [1, 2, 3, 8, 64] {
+                for most in [LEAST_TILES_PER_BLOCK, 64, 128] {
+                    let most = tiles.div_ceil(blocks(tiles, most, threads));
+                    let least = even_ranges(tiles, most).map(|block| block.len()).min();
+                    // Rounding up the number of blocks takes no more than a third off the bound.
+                    assert!(
+                        least >= Some(LEAST_TILES_PER_BLOCK * 2 / 3),
+                        "{tiles} {threads} {most} {least:?}"
+                    );
+                }
+            }
+        }
+        assert_eq!(blocks(1000, 128, 2), 8);
+        assert_eq!(blocks(1000, 128, 3), 9);
+        assert_eq!(blocks(100, 128, 64), 3);
+    }
 }

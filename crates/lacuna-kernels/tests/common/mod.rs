@@ -18,24 +18,31 @@ pub fn numbers(seed: u64, len: usize) -> Vec<f32> {
     (0..len).map(|_| (next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0).collect()
 }
 
-/// Fails where `actual` is further from `expected` than `tolerance` of the largest expected value (or
-/// of 1: the numbers that go in are about that large, and sums of them may cancel).
+/// Fails where `actual` is further from `expected` than `tolerance` of the largest expected value.
 pub fn assert_close(actual: &[f32], expected: &[f64], tolerance: f64, what: &str) {
-    assert_close_sums(actual, expected, 1, tolerance, what);
+    assert_within(relative_error(actual, expected, 1e-3), tolerance, what);
 }
 
-/// [`assert_close`] for sums of `terms` products, whose rounding errors are relative to `√terms` even
-/// where the sums themselves cancel.
+/// [`assert_close`] for sums of `terms` products of numbers about as large as 1, whose rounding errors
+/// are relative to `√terms` even where the sums themselves cancel.
 pub fn assert_close_sums(actual: &[f32], expected: &[f64], terms: usize, tolerance: f64, what: &str) {
-    let error = relative_error(actual, expected, (terms as f64).sqrt());
+    assert_within(relative_error(actual, expected, (terms as f64).sqrt()), tolerance, what);
+}
+
+fn assert_within(error: f64, tolerance: f64, what: &str) {
     assert!(error <= tolerance, "{what}: relative error {error:e} > {tolerance:e}");
 }
 
-/// Largest difference as a share of the largest expected magnitude, which counts at least `floor`.
+/// Largest difference as a share of the largest expected magnitude, which counts at least `floor`; NaN
+/// if any of either is.
 pub fn relative_error(actual: &[f32], expected: &[f64], floor: f64) -> f64 {
     assert_eq!(actual.len(), expected.len());
-    let largest = expected.iter().fold(floor, |m, x| m.max(x.abs()));
-    actual.iter().zip(expected).map(|(&a, &e)| (f64::from(a) - e).abs()).fold(0.0, f64::max) / largest
+    // `f64::max` would drop a NaN.
+    let largest = |values: &mut dyn Iterator<Item = f64>| {
+        values.fold(0.0, |most: f64, x| if most.is_nan() || x.abs() <= most { most } else { x.abs() })
+    };
+    let difference = largest(&mut actual.iter().zip(expected).map(|(&a, &e)| f64::from(a) - e));
+    difference / largest(&mut expected.iter().copied()).max(floor)
 }
 
 /// The same cases each time.

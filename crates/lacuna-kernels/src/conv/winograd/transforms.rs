@@ -5,7 +5,7 @@
 use crate::gemm::Finish;
 use crate::memory::{Source, Target};
 use crate::shape::Grid;
-use crate::simd::{Isa, Simd, simd_fn};
+use crate::simd::{Simd, simd_fn};
 
 /// A line of at most six values; only the first `POINTS`, outputs or taps are used.
 type Line<S> = [<S as Simd>::Vector; 6];
@@ -149,12 +149,15 @@ fn weight_gradient_out_of_points<S: Simd, const POINTS: usize>(s: S, u: &Line<S>
 }
 
 simd_fn! {
-    #[doc = "`V[point][to..] = Bᵀ d B` for all channels of one tile of `x`."]
-    fn transform_input<S, const POINTS: usize>(
+    /// Writes a tile's `Bᵀ d B` to row `to` of each point of V, channels rounded up to whole vectors.
+    ///
+    /// # Safety
+    /// `x` must have `channels` floats per pixel of the tile's input, and `zeros` as many; V must have that
+    /// row at each point, `per_point` apart, used by no other job.
+    pub(super) unsafe fn input_tile<S, const POINTS: usize>(
         s, x: Source, channels: usize, zeros: Source, tile: &Tile, v: Target, to: usize, per_point: usize,
     ) {
-        // SAFETY: input pixels are inside `x`, `zeros` has a float per channel, and the caller of
-        // `input_tile` vouches for V.
+        // SAFETY: the tile's pixels are inside its input; for the rest the caller vouches.
         unsafe {
             let mut pixels = [[zeros.at(0, channels); POINTS]; POINTS];
             for (row, pixels) in pixels.iter_mut().enumerate() {
@@ -188,31 +191,17 @@ simd_fn! {
     }
 }
 
-/// Writes a tile's `Bᵀ d B` to row `to` of each point of V, channels rounded up to whole vectors.
-///
-/// # Safety
-/// V must have that row at each point, `per_point` apart, used by no other job.
-#[allow(clippy::too_many_arguments)]
-pub(super) unsafe fn input_tile<const POINTS: usize>(
-    isa: Isa,
-    x: Source,
-    channels: usize,
-    zeros: Source,
-    tile: &Tile,
-    v: Target,
-    to: usize,
-    per_point: usize,
-) {
-    transform_input::<POINTS>(isa, x, channels, zeros, tile, v, to, per_point);
-}
-
 simd_fn! {
-    fn transform_gradient<S, const POINTS: usize>(
+    /// Writes a tile's `A dY Aᵀ` to row `to` of each point of D, channels rounded up to whole panels.
+    ///
+    /// # Safety
+    /// `dz` must have `channels` floats per pixel of the tile's output, and `zeros` as many; D must have
+    /// that row at each point, `per_point` apart, used by no other job.
+    pub(super) unsafe fn gradient_tile<S, const POINTS: usize>(
         s, dz: Source, channels: usize, zeros: Source, tile: &Tile, d: Target, to: usize, per_point: usize,
     ) {
         let size = POINTS - 2;
-        // SAFETY: output pixels are inside `dz`, `zeros` has a float per channel, and the caller of
-        // `gradient_tile` vouches for D.
+        // SAFETY: the tile's pixels are inside its output; for the rest the caller vouches.
         unsafe {
             let mut pixels = [[zeros.at(0, channels); 4]; 4];
             for (row, pixels) in pixels.iter_mut().enumerate().take(size) {
@@ -247,26 +236,15 @@ simd_fn! {
     }
 }
 
-/// Writes a tile's `A dY Aᵀ` to row `to` of each point of D, channels rounded up to whole panels.
-///
-/// # Safety
-/// D must have that row at each point, `per_point` apart, used by no other job.
-#[allow(clippy::too_many_arguments)]
-pub(super) unsafe fn gradient_tile<const POINTS: usize>(
-    isa: Isa,
-    dz: Source,
-    channels: usize,
-    zeros: Source,
-    tile: &Tile,
-    d: Target,
-    to: usize,
-    per_point: usize,
-) {
-    transform_gradient::<POINTS>(isa, dz, channels, zeros, tile, d, to, per_point);
-}
-
 simd_fn! {
-    fn transform_output<S, const POINTS: usize>(
+    /// Writes `Aᵀ M A`, finished, to the channels `channels` of a tile's output pixels. Row `from` of each
+    /// point of M starts with the first of these channels.
+    ///
+    /// # Safety
+    /// M must have that row at each point, of whole panels; `y` must have `all_channels` floats per pixel of
+    /// the tile's output, `finish` must cover it, and no other job may use these channels of the tile's
+    /// outputs.
+    pub(super) unsafe fn output_tile<S, const POINTS: usize>(
         s,
         m: Source,
         from: usize,
@@ -307,37 +285,22 @@ simd_fn! {
     }
 }
 
-/// Writes `Aᵀ M A`, finished, to the channels `channels` of a tile's output pixels. Row `from` of each
-/// point of M starts with the first of these channels.
-///
-/// # Safety
-/// M must have that row at each point, of whole panels, and no other job may use these channels of
-/// the tile's outputs.
-#[allow(clippy::too_many_arguments)]
-pub(super) unsafe fn output_tile<const POINTS: usize>(
-    isa: Isa,
-    m: Source,
-    from: usize,
-    per_point: usize,
-    channels: std::ops::Range<usize>,
-    all_channels: usize,
-    tile: &Tile,
-    finish: Finish,
-    y: Target,
-) {
-    transform_output::<POINTS>(isa, m, from, per_point, channels, all_channels, tile, finish, y);
-}
-
 simd_fn! {
-    fn transform_weights<S, const POINTS: usize>(
+    /// Writes `G g Gᵀ` of the packed taps `[9, rows, 2 · LANES]` to `rows` rows of each point of U, from
+    /// `to` on.
+    ///
+    /// # Safety
+    /// U must have these rows at each point, `per_point` apart, used by no other job.
+    pub(super) unsafe fn weight_rows<S, const POINTS: usize>(
         s, packed: &[f32], rows: usize, u: Target, to: usize, per_point: usize,
     ) {
         let width = 2 * S::LANES;
+        assert_eq!(packed.len(), 9 * rows * width);
         let packed = Source::from(packed);
         for at in (0..rows * width).step_by(S::LANES) {
             let mut columns = [[s.zero(); 3]; 6];
             for x in 0..3 {
-                // SAFETY: `packed` is [9, rows, width], checked by `weight_rows`.
+                // SAFETY: `packed` is [9, rows, width], as asserted.
                 let g = [0, 1, 2].map(|y| unsafe { packed.load(s, (y * 3 + x) * rows * width + at, S::LANES) });
                 let line = weights_into_points::<S, POINTS>(s, g);
                 for i in 0..POINTS {
@@ -347,7 +310,7 @@ simd_fn! {
             for i in 0..POINTS {
                 let line = weights_into_points::<S, POINTS>(s, columns[i]);
                 for j in 0..POINTS {
-                    // SAFETY: the caller of `weight_rows` vouches for these rows of U.
+                    // SAFETY: the caller vouches for these rows of U.
                     unsafe { u.store(s, (i * POINTS + j) * per_point + to + at, line[j], S::LANES) };
                 }
             }
@@ -355,25 +318,13 @@ simd_fn! {
     }
 }
 
-/// Writes `G g Gᵀ` of the packed taps `[9, rows, 2 · LANES]` to `rows` rows of each point of U, from
-/// `to` on.
-///
-/// # Safety
-/// U must have these rows at each point, `per_point` apart, used by no other job.
-pub(super) unsafe fn weight_rows<const POINTS: usize>(
-    isa: Isa,
-    packed: &[f32],
-    rows: usize,
-    u: Target,
-    to: usize,
-    per_point: usize,
-) {
-    assert_eq!(packed.len(), 9 * rows * 2 * isa.lanes());
-    transform_weights::<POINTS>(isa, packed, rows, u, to, per_point);
-}
-
 simd_fn! {
-    fn transform_weight_gradient<S, const POINTS: usize>(
+    /// Writes `scale · Gᵀ dU G` of one row of each point to row `to` of each of the nine taps of `dw`.
+    ///
+    /// # Safety
+    /// dU must have the row `from`, of whole panels, at each point, and `scale` a float per column; `dw` must
+    /// have that row of each tap, `per_tap` apart, used by no other job.
+    pub(super) unsafe fn weight_gradient_rows<S, const POINTS: usize>(
         s,
         u: Source,
         from: usize,
@@ -390,7 +341,7 @@ simd_fn! {
             for j in 0..POINTS {
                 let mut line = [s.zero(); 6];
                 for i in 0..POINTS {
-                    // SAFETY: the caller of `weight_gradient_rows` vouches for the row.
+                    // SAFETY: the caller vouches for the row.
                     line[i] = unsafe { u.load(s, (i * POINTS + j) * per_point + from + channel, S::LANES) };
                 }
                 let line = weight_gradient_out_of_points::<S, POINTS>(s, &line);
@@ -413,23 +364,4 @@ simd_fn! {
             }
         }
     }
-}
-
-/// Writes `scale · Gᵀ dU G` of one row of each point to row `to` of each of the nine taps of `dw`.
-///
-/// # Safety
-/// dU must have the row `from`, of whole panels, at each point; no other job may use the rows of `dw`.
-#[allow(clippy::too_many_arguments)]
-pub(super) unsafe fn weight_gradient_rows<const POINTS: usize>(
-    isa: Isa,
-    u: Source,
-    from: usize,
-    per_point: usize,
-    columns: usize,
-    scale: Option<Source>,
-    dw: Target,
-    to: usize,
-    per_tap: usize,
-) {
-    transform_weight_gradient::<POINTS>(isa, u, from, per_point, columns, scale, dw, to, per_tap);
 }
