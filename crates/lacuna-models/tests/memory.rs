@@ -4,7 +4,9 @@
 use burn::Tensor;
 use burn::tensor::{Device, Distribution};
 use lacuna_kernels::Recycle;
-use lacuna_models::ops::{Epilogue, Sgd, Update, Window, conv2d, focal_loss, max_pool2d, sgd_step};
+use lacuna_models::ops::{
+    Epilogue, FocalLoss, Sgd, Update, Window, conv2d, depthwise_conv2d, focal_loss, max_pool2d, sgd_step,
+};
 
 #[global_allocator]
 static ALLOCATOR: Recycle = Recycle::new();
@@ -23,7 +25,7 @@ fn forward(size: usize, weight: Tensor<4>, device: &Device) -> Tensor<1> {
     let x = block(max_pool2d(x, Window::new(3, 2, 1)), weight);
     let [batch, height, width, _] = x.dims();
     let rows = batch * height * width;
-    let focal = lacuna_models::ops::FocalLoss { alpha: 0.25, gamma: 2.0 };
+    let focal = FocalLoss { alpha: 0.25, gamma: 2.0 };
     focal_loss(x.reshape([rows, CLASSES]), vec![-1; rows], vec![1.0; rows], focal)
 }
 
@@ -52,6 +54,17 @@ fn steps_and_evaluations_do_not_grow() {
     // Scratch settles in the first rounds, thread by thread.
     assert!(in_use[23] <= in_use[11], "in use after each step: {in_use:?}");
     assert!(held[23] <= held[11] + held[11] / 4, "held after each step: {held:?}");
+
+    // Below a frozen weight the input is not kept: the output takes its place.
+    let window = Window::new(3, 1, 1);
+    let image = random([2, 64, 64, CLASSES], &tracked).require_grad();
+    let (dense, depthwise) = (random(shape, &tracked), random([3, 3, CLASSES], &tracked));
+    let x = image * 2.0;
+    let before = ALLOCATOR.in_use();
+    let x = conv2d(x, dense, window, Epilogue::default());
+    let x = depthwise_conv2d(x, depthwise, window);
+    assert_eq!(ALLOCATOR.in_use(), before);
+    drop(x.sum().backward());
 
     // A recorded forward pass that is dropped and not run backward stays in Burn's graph, until one from
     // the same parameter, or from another once that parameter is gone, is run backward.

@@ -10,6 +10,9 @@
 //! trainable layer nothing runs backward at all. Shapes that do not fit are a mistake in a model, and
 //! panic with both shapes, as Burn's own operations do: here, before the backend is looked at, so that
 //! every backend refuses the same.
+//!
+//! Evaluate on the plain device. On a tracked one, a forward pass that is dropped without a backward
+//! pass stays in Burn's graph until the next backward pass from the same parameters.
 
 mod flex;
 mod portable;
