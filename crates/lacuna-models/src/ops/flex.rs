@@ -20,8 +20,9 @@ use lacuna_kernels::{
     Average, Conv2d, DepthwiseConv2d, Epilogue, FocalLoss, Isa, MaxPool2d, Region, RoiAlign, Sgd,
     SgdParameter, UpsampleAdd, Window, ema, relu_gradient,
 };
+use rayon::prelude::*;
 
-use super::{fitting, grid_of};
+use super::{Update, fitting, grid_of};
 
 #[backend_extension(Flex, Autodiff)]
 pub trait Kernels: Backend {
@@ -70,9 +71,15 @@ fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
     FlexTensor::new(Bytes::from_elems(values), Layout::contiguous(shape.into()), DType::F32)
 }
 
-/// The elements in row order: the tensor's own memory if no one else holds it, else a copy.
-fn into_floats(x: FlexTensor) -> Vec<f32> {
-    x.into_data().try_into_vec().unwrap_or_else(|error| panic!("a tensor of f32: {error:?}"))
+/// A tensor whose storage is its elements in row order, and no one else's: itself if it is one, else
+/// one copy.
+fn owned(x: FlexTensor) -> FlexTensor {
+    let x = dense(x);
+    if x.is_unique() && x.bytes().len() == size_of_val(floats(&x)) {
+        x
+    } else {
+        tensor(floats(&x).to_vec(), x.shape())
+    }
 }
 
 fn dims<const D: usize>(x: &FlexTensor) -> [usize; D] {
@@ -209,9 +216,12 @@ impl<C: CheckpointStrategy> Kernels for Autodiff<Flex, C> {
     fn depthwise(x: FloatTensor<Self>, weight: FloatTensor<Self>, window: Window) -> FloatTensor<Self> {
         match DepthwiseBackward.prepare::<C>([x.node(), weight.node()]).compute_bound().stateful() {
             OpsKind::Tracked(mut prepared) => {
-                let state = (prepared.checkpoint(&x), prepared.checkpoint(&weight), window);
-                let y = Flex::depthwise(x.into_primitive(), weight.into_primitive(), window);
-                prepared.finish(state, y)
+                let kept_x = weight.is_tracked().then(|| prepared.checkpoint(&x));
+                let kept_weight = x.is_tracked().then(|| prepared.checkpoint(&weight));
+                let (x, weight) = (x.into_primitive(), weight.into_primitive());
+                let (x_shape, weight_shape) = (x.shape(), weight.shape());
+                let state = DepthwiseState { x: kept_x, weight: kept_weight, x_shape, weight_shape, window };
+                prepared.finish(state, Flex::depthwise(x, weight, window))
             }
             OpsKind::UnTracked(prepared) => {
                 prepared.finish(Flex::depthwise(x.into_primitive(), weight.into_primitive(), window))
@@ -308,14 +318,14 @@ impl Backward<Flex, 4> for ConvolveBackward {
 
         let g = if y.is_some() || shift_node.is_some() {
             let y = y.map(dense);
-            let mut g = into_floats(dy);
+            let mut g = owned(dy);
             let with_shift = shift_node.is_some();
-            let dshift =
-                fitting(relu_gradient(Isa::best(), y.as_ref().map(floats), &mut g, channels, with_shift));
+            let y = y.as_ref().map(floats);
+            let dshift = fitting(relu_gradient(Isa::best(), y, g.storage_mut(), channels, with_shift));
             if let (Some(node), Some(dshift)) = (shift_node, dshift) {
                 grads.register::<Flex>(node.id, tensor(dshift, [channels]));
             }
-            tensor(g, shape)
+            g
         } else {
             dense(dy)
         };
@@ -339,24 +349,33 @@ impl Backward<Flex, 4> for ConvolveBackward {
 #[derive(Debug)]
 struct DepthwiseBackward;
 
+#[derive(Clone, Debug)]
+struct DepthwiseState {
+    x: Option<NodeId>,
+    weight: Option<NodeId>,
+    x_shape: Shape,
+    weight_shape: Shape,
+    window: Window,
+}
+
 impl Backward<Flex, 2> for DepthwiseBackward {
-    type State = (NodeId, NodeId, Window);
+    type State = DepthwiseState;
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
         let [x_node, weight_node] = ops.parents;
-        let (x, weight, window) = ops.state;
+        let DepthwiseState { x, weight, x_shape, weight_shape, window } = ops.state;
         let dy = dense(grads.consume::<Flex>(&ops.node));
-        let x: FlexTensor = dense(checkpointer.retrieve_node_output(x));
-        let weight: FlexTensor = dense(checkpointer.retrieve_node_output(weight));
-        let (grid, channels) = grid_of(dims(&x));
+        let (grid, channels) = grid_of(x_shape.dims());
         let conv = fitting(DepthwiseConv2d::new(vec![grid], channels, window));
-        if let Some(node) = x_node {
+        if let (Some(node), Some(weight)) = (x_node, weight) {
+            let weight = dense(checkpointer.retrieve_node_output(weight));
             let dx = fitting(conv.input_gradient(Isa::best(), floats(&dy), floats(&weight), None));
-            grads.register::<Flex>(node.id, tensor(dx, x.shape()));
+            grads.register::<Flex>(node.id, tensor(dx, x_shape));
         }
-        if let Some(node) = weight_node {
+        if let (Some(node), Some(x)) = (weight_node, x) {
+            let x = dense(checkpointer.retrieve_node_output(x));
             let dw = fitting(conv.weight_gradient(Isa::best(), floats(&x), floats(&dy), None));
-            grads.register::<Flex>(node.id, tensor(dw, weight.shape()));
+            grads.register::<Flex>(node.id, tensor(dw, weight_shape));
         }
     }
 }
@@ -425,39 +444,50 @@ impl Backward<Flex, 1> for FocalLossBackward {
     type State = (Vec<f32>, Shape);
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let factor = into_floats(grads.consume::<Flex>(&ops.node))[0];
+        let factor = floats(&dense(grads.consume::<Flex>(&ops.node)))[0];
         let ([node], (mut gradient, shape)) = (ops.parents, ops.state);
         if let Some(node) = node {
-            gradient.iter_mut().for_each(|g| *g *= factor);
+            if factor != 1.0 {
+                gradient.par_chunks_mut(1 << 14).for_each(|part| part.iter_mut().for_each(|g| *g *= factor));
+            }
             grads.register::<Flex>(node.id, tensor(gradient, shape));
         }
     }
 }
 
 /// The Flex tensor of a plain tensor.
-fn plain<const D: usize>(x: Tensor<D>) -> FlexTensor {
+fn plain(x: Tensor<1>) -> FlexTensor {
     x.try_into_primitive::<Flex>().unwrap_or_else(|error| panic!("a plain Flex tensor: {error:?}"))
 }
 
-pub(super) fn sgd_step<const D: usize>(
-    parameter: Tensor<D>,
-    gradient: Tensor<D>,
-    velocity: Tensor<D>,
-    sgd: Sgd,
-) -> (Tensor<D>, Tensor<D>) {
-    let shape = parameter.dims();
-    let gradient = dense(plain(gradient));
-    let (mut parameter, mut velocity) = (into_floats(plain(parameter)), into_floats(plain(velocity)));
-    let mut slot =
-        [SgdParameter { parameter: &mut parameter, gradient: floats(&gradient), velocity: &mut velocity }];
-    fitting(sgd.step(Isa::best(), &mut slot));
-    [parameter, velocity].map(|values| Tensor::from_primitive::<Flex>(tensor(values, shape))).into()
+pub(super) fn sgd_step(updates: Vec<Update>, sgd: Sgd) -> Vec<(Tensor<1>, Tensor<1>)> {
+    let mut all: Vec<_> = updates
+        .into_iter()
+        .map(|Update { parameter, gradient, velocity }| {
+            (owned(plain(parameter)), dense(plain(gradient)), owned(plain(velocity)))
+        })
+        .collect();
+    let mut slots: Vec<_> = all
+        .iter_mut()
+        .map(|(parameter, gradient, velocity)| SgdParameter {
+            parameter: parameter.storage_mut(),
+            gradient: floats(gradient),
+            velocity: velocity.storage_mut(),
+        })
+        .collect();
+    fitting(sgd.step(Isa::best(), &mut slots));
+    all.into_iter()
+        .map(|(parameter, _, velocity)| [parameter, velocity].map(Tensor::from_primitive::<Flex>).into())
+        .collect()
 }
 
-pub(super) fn ema_step<const D: usize>(average: Tensor<D>, value: Tensor<D>, momentum: f32) -> Tensor<D> {
-    let shape = average.dims();
-    let value = dense(plain(value));
-    let mut average = into_floats(plain(average));
-    fitting(ema(Isa::best(), momentum, &mut [Average { average: &mut average, value: floats(&value) }]));
-    Tensor::from_primitive::<Flex>(tensor(average, shape))
+pub(super) fn ema_step(pairs: Vec<(Tensor<1>, Tensor<1>)>, momentum: f32) -> Vec<Tensor<1>> {
+    let mut all: Vec<_> =
+        pairs.into_iter().map(|(average, value)| (owned(plain(average)), dense(plain(value)))).collect();
+    let mut slots: Vec<_> = all
+        .iter_mut()
+        .map(|(average, value)| Average { average: average.storage_mut(), value: floats(value) })
+        .collect();
+    fitting(ema(Isa::best(), momentum, &mut slots));
+    all.into_iter().map(|(average, _)| Tensor::from_primitive::<Flex>(average)).collect()
 }

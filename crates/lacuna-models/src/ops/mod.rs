@@ -8,7 +8,11 @@
 //!
 //! A gradient is computed only for what is tracked: a frozen weight costs none, and below the first
 //! trainable layer nothing runs backward at all. Shapes that do not fit are a mistake in a model, and
-//! panic with both shapes, as Burn's own operations do.
+//! panic with both shapes, as Burn's own operations do: here, before the backend is looked at, so that
+//! every backend refuses the same.
+//!
+//! Evaluate on the plain device. On a tracked one, a forward pass that is dropped without a backward
+//! pass stays in Burn's graph until the next backward pass from the same parameters.
 
 mod flex;
 mod portable;
@@ -18,14 +22,14 @@ mod tests;
 use burn::Tensor;
 use burn::backend::{Dispatch, DispatchDevice};
 use burn::tensor::Device;
-use lacuna_kernels::{Conv2d, ShapeError};
+use lacuna_kernels::{Conv2d, DepthwiseConv2d, MaxPool2d, ShapeError, UpsampleAdd};
 pub use lacuna_kernels::{FocalLoss, Grid, Region, RoiAlign, Sgd, Window};
 
 use self::flex::Kernels;
 
 /// What follows a convolution: `relu(scale[k] · (x ∗ w) + shift[k] + residual)`.
 ///
-/// `scale` is a constant (of a frozen batch norm) and gets no gradient.
+/// `scale` is a constant (of a frozen batch norm): it gets no gradient even if it is tracked.
 #[derive(Clone, Debug, Default)]
 pub struct Epilogue<const D: usize> {
     /// `[K]`
@@ -52,30 +56,50 @@ fn grid_of([batch, height, width, channels]: [usize; 4]) -> (Grid, usize) {
     (Grid::new(batch, height, width), channels)
 }
 
-/// The convolution of grids by a weight `[kernel, kernel, C, K]`; the kernel is the weight's.
-fn conv_of(grids: Vec<Grid>, channels: usize, weight: [usize; 4], window: Window) -> Conv2d {
-    let [kernel, kernel_x, in_channels, out_channels] = weight;
-    if [kernel, kernel_x, in_channels] != [window.kernel, window.kernel, channels] {
-        fitting::<()>(Err(ShapeError::Mismatch {
-            left: "x",
-            left_shape: vec![window.kernel, window.kernel, channels],
-            right: "weight",
-            right_shape: weight.to_vec(),
-        }));
+/// Panics with both shapes unless `fits`.
+fn check(fits: bool, left: (&'static str, &[usize]), right: (&'static str, &[usize])) {
+    if !fits {
+        let (left_shape, right_shape) = (left.1.to_vec(), right.1.to_vec());
+        fitting::<()>(Err(ShapeError::Mismatch { left: left.0, left_shape, right: right.0, right_shape }));
     }
+}
+
+/// The convolution of the grids of `x [.., C]` by a weight `[kernel, kernel, C, K]`.
+fn conv_of(x: &[usize], grids: Vec<Grid>, weight: [usize; 4], window: Window) -> Conv2d {
+    let [height, width, in_channels, out_channels] = weight;
+    let channels = x[x.len() - 1];
+    let kernel = [window.kernel; 2];
+    check([height, width] == kernel, ("weight", &weight), ("a window", &kernel));
+    check(in_channels == channels, ("x", x), ("weight", &weight));
     fitting(Conv2d::new(grids, channels, out_channels, window))
+}
+
+impl<const D: usize> Epilogue<D> {
+    /// Panics unless it fits an output of this shape.
+    fn check(&self, output: [usize; D]) {
+        for (name, values) in [("scale", &self.scale), ("shift", &self.shift)] {
+            if let Some(values) = values {
+                check(values.dims() == [output[D - 1]], (name, &values.dims()), ("the output", &output));
+            }
+        }
+        if let Some(residual) = &self.residual {
+            check(residual.dims() == output, ("residual", &residual.dims()), ("the output", &output));
+        }
+    }
 }
 
 /// `x [N, H, W, C]`, `weight [kernel, kernel, C, K]` → `[N, H', W', K]`.
 pub fn conv2d(x: Tensor<4>, weight: Tensor<4>, window: Window, epilogue: Epilogue<4>) -> Tensor<4> {
-    let (grid, channels) = grid_of(x.dims());
-    let conv = conv_of(vec![grid], channels, weight.dims(), window);
-    if !is_flex(&x.device()) {
-        return portable::conv2d(x, weight, window, epilogue);
-    }
+    let (grid, _) = grid_of(x.dims());
+    let conv = conv_of(&x.dims(), vec![grid], weight.dims(), window);
     let output = conv.outputs()[0];
-    let shape = vec![output.batch, output.height, output.width, weight.dims()[3]];
-    conv_on_flex(x, weight, conv, shape, epilogue)
+    let shape = [output.batch, output.height, output.width, weight.dims()[3]];
+    epilogue.check(shape);
+    if is_flex(&x.device()) {
+        conv_on_flex(x, weight, conv, shape, epilogue)
+    } else {
+        portable::conv2d(x, weight, window, epilogue)
+    }
 }
 
 /// A convolution over all levels of a pyramid: `x [Σ N·H·W, C]` → `[Σ N·H'·W', K]`.
@@ -86,30 +110,26 @@ pub fn conv2d_pyramid(
     window: Window,
     epilogue: Epilogue<2>,
 ) -> Tensor<2> {
-    let [pixels, channels] = x.dims();
-    if levels.iter().map(|level| level.pixels()).sum::<usize>() != pixels {
-        let of_levels = levels.iter().flat_map(|level| [level.batch, level.height, level.width]);
-        fitting::<()>(Err(ShapeError::Mismatch {
-            left: "x",
-            left_shape: vec![pixels, channels],
-            right: "levels",
-            right_shape: of_levels.collect(),
-        }));
-    }
-    let conv = conv_of(levels.to_vec(), channels, weight.dims(), window);
-    if !is_flex(&x.device()) {
-        return portable::conv2d_pyramid(x, levels, weight, window, epilogue);
-    }
+    let of_levels: Vec<_> =
+        levels.iter().flat_map(|level| [level.batch, level.height, level.width]).collect();
+    let pixels = levels.iter().map(|level| level.pixels()).sum::<usize>();
+    check(x.dims()[0] == pixels, ("x", &x.dims()), ("levels", &of_levels));
+    let conv = conv_of(&x.dims(), levels.to_vec(), weight.dims(), window);
     let pixels = conv.outputs().iter().map(|level| level.pixels()).sum();
-    let shape = vec![pixels, weight.dims()[3]];
-    conv_on_flex(x, weight, conv, shape, epilogue)
+    let shape = [pixels, weight.dims()[3]];
+    epilogue.check(shape);
+    if is_flex(&x.device()) {
+        conv_on_flex(x, weight, conv, shape, epilogue)
+    } else {
+        portable::conv2d_pyramid(x, levels, weight, window, epilogue)
+    }
 }
 
 fn conv_on_flex<const D: usize>(
     x: Tensor<D>,
     weight: Tensor<4>,
     conv: Conv2d,
-    shape: Vec<usize>,
+    shape: [usize; D],
     epilogue: Epilogue<D>,
 ) -> Tensor<D> {
     let Epilogue { scale, shift, residual, relu } = epilogue;
@@ -122,13 +142,18 @@ fn conv_on_flex<const D: usize>(
         shift.map_or_else(absent, Tensor::into_dispatch),
         residual.map_or_else(absent, Tensor::into_dispatch),
         conv,
-        shape,
+        shape.to_vec(),
         relu,
     ))
 }
 
 /// Each channel by its own window: `x [N, H, W, C]`, `weight [kernel, kernel, C]` → `[N, H', W', C]`.
 pub fn depthwise_conv2d(x: Tensor<4>, weight: Tensor<3>, window: Window) -> Tensor<4> {
+    let (grid, channels) = grid_of(x.dims());
+    let kernel = [window.kernel; 2];
+    check(weight.dims()[..2] == kernel, ("weight", &weight.dims()), ("a window", &kernel));
+    check(weight.dims()[2] == channels, ("x", &x.dims()), ("weight", &weight.dims()));
+    fitting(DepthwiseConv2d::new(vec![grid], channels, window));
     if is_flex(&x.device()) {
         Tensor::from_dispatch(Dispatch::depthwise(x.into_dispatch(), weight.into_dispatch(), window))
     } else {
@@ -138,6 +163,8 @@ pub fn depthwise_conv2d(x: Tensor<4>, weight: Tensor<3>, window: Window) -> Tens
 
 /// `x [N, H, W, C]` → `[N, H', W', C]`.
 pub fn max_pool2d(x: Tensor<4>, window: Window) -> Tensor<4> {
+    let (grid, channels) = grid_of(x.dims());
+    fitting(MaxPool2d::new(grid, channels, window));
     if is_flex(&x.device()) {
         Tensor::from_dispatch(Dispatch::max_pool(x.into_dispatch(), window))
     } else {
@@ -148,6 +175,9 @@ pub fn max_pool2d(x: Tensor<4>, window: Window) -> Tensor<4> {
 /// `lateral [N, H, W, C]` plus `top [N, h, w, C]` enlarged to it, each pixel from the nearest one
 /// above and to the left, as PyTorch's `interpolate(mode="nearest")`.
 pub fn upsample_add(top: Tensor<4>, lateral: Tensor<4>) -> Tensor<4> {
+    let ((coarse, top_channels), (fine, channels)) = (grid_of(top.dims()), grid_of(lateral.dims()));
+    check(top_channels == channels, ("top", &top.dims()), ("lateral", &lateral.dims()));
+    fitting(UpsampleAdd::new(coarse, fine, channels));
     if is_flex(&lateral.device()) {
         Tensor::from_dispatch(Dispatch::upsample_add(top.into_dispatch(), lateral.into_dispatch()))
     } else {
@@ -157,6 +187,13 @@ pub fn upsample_add(top: Tensor<4>, lateral: Tensor<4>) -> Tensor<4> {
 
 /// `x [N, H, W, C]` → `[regions, height, width, C]`.
 pub fn roi_align(x: Tensor<4>, regions: Vec<Region>, align: RoiAlign) -> Tensor<4> {
+    let [batch, _, _, channels] = x.dims();
+    for (what, size) in [("channels", channels), ("height", align.height), ("width", align.width)] {
+        assert!(size > 0, "{what} must not be 0");
+    }
+    for (row, Region { image, .. }) in regions.iter().enumerate() {
+        assert!(*image < batch, "region {row} is of image {image}, outside x of shape {:?}", x.dims());
+    }
     if is_flex(&x.device()) {
         Tensor::from_dispatch(Dispatch::roi_align(x.into_dispatch(), regions, align))
     } else {
@@ -167,6 +204,14 @@ pub fn roi_align(x: Tensor<4>, regions: Vec<Region>, align: RoiAlign) -> Tensor<
 /// The sum of sigmoid focal losses, `[1]`: `logits [rows, classes]`; `labels [rows]` is a row's class,
 /// or −1 for background; `weights [rows]` multiply the rows' losses, and 0 leaves a row out.
 pub fn focal_loss(logits: Tensor<2>, labels: Vec<i32>, weights: Vec<f32>, focal: FocalLoss) -> Tensor<1> {
+    let [rows, classes] = logits.dims();
+    assert!(classes > 0, "classes must not be 0");
+    check(labels.len() == rows, ("labels", &[labels.len()]), ("logits", &logits.dims()));
+    check(weights.len() == rows, ("weights", &[weights.len()]), ("logits", &logits.dims()));
+    for (row, &label) in labels.iter().enumerate() {
+        let fits = label == -1 || usize::try_from(label).is_ok_and(|class| class < classes);
+        assert!(fits, "the label of row {row} is {label}, neither −1 nor one of {classes} classes");
+    }
     if is_flex(&logits.device()) {
         Tensor::from_dispatch(Dispatch::focal_loss(logits.into_dispatch(), labels, weights, focal))
     } else {
@@ -174,27 +219,39 @@ pub fn focal_loss(logits: Tensor<2>, labels: Vec<i32>, weights: Vec<f32>, focal:
     }
 }
 
-/// One step of SGD: the new parameter and velocity, in the memory of the old ones where nothing else
-/// holds it. Tensors are plain, not tracked.
-pub fn sgd_step<const D: usize>(
-    parameter: Tensor<D>,
-    gradient: Tensor<D>,
-    velocity: Tensor<D>,
-    sgd: Sgd,
-) -> (Tensor<D>, Tensor<D>) {
-    if is_flex(&parameter.device()) {
-        flex::sgd_step(parameter, gradient, velocity, sgd)
-    } else {
-        portable::sgd_step(parameter, gradient, velocity, sgd)
+/// A parameter with its gradient and velocity, which starts at zero. Any shape, flattened: of a tensor
+/// in row order that is a view. Tensors are plain, not tracked.
+#[derive(Debug)]
+pub struct Update {
+    pub parameter: Tensor<1>,
+    pub gradient: Tensor<1>,
+    pub velocity: Tensor<1>,
+}
+
+/// One step of SGD over all parameters at once: the new parameters and velocities, in the memory of
+/// the old ones where nothing else holds it (take a `Param`'s tensor by `consume`, as `val` leaves
+/// another holder behind), else in one copy.
+pub fn sgd_step(updates: Vec<Update>, sgd: Sgd) -> Vec<(Tensor<1>, Tensor<1>)> {
+    for Update { parameter, gradient, velocity } in &updates {
+        let whole = parameter.dims();
+        check(gradient.dims() == whole, ("gradient", &gradient.dims()), ("parameter", &whole));
+        check(velocity.dims() == whole, ("velocity", &velocity.dims()), ("parameter", &whole));
+    }
+    match updates.first() {
+        Some(first) if is_flex(&first.parameter.device()) => flex::sgd_step(updates, sgd),
+        _ => updates.into_iter().map(|update| portable::sgd_step(update, sgd)).collect(),
     }
 }
 
-/// `momentum · average + (1 − momentum) · value`, in the memory of the old average where nothing else
-/// holds it. Tensors are plain, not tracked.
-pub fn ema_step<const D: usize>(average: Tensor<D>, value: Tensor<D>, momentum: f32) -> Tensor<D> {
-    if is_flex(&average.device()) {
-        flex::ema_step(average, value, momentum)
-    } else {
-        portable::ema_step(average, value, momentum)
+/// `momentum · average + (1 − momentum) · value` for all pairs `(average, value)`, flattened and plain
+/// as those of [`sgd_step`]: the new averages, in the memory of the old ones where nothing else holds
+/// it, else in one copy.
+pub fn ema_step(pairs: Vec<(Tensor<1>, Tensor<1>)>, momentum: f32) -> Vec<Tensor<1>> {
+    for (average, value) in &pairs {
+        check(value.dims() == average.dims(), ("value", &value.dims()), ("average", &average.dims()));
+    }
+    match pairs.first() {
+        Some((average, _)) if is_flex(&average.device()) => flex::ema_step(pairs, momentum),
+        _ => pairs.into_iter().map(|(average, value)| portable::ema_step(average, value, momentum)).collect(),
     }
 }

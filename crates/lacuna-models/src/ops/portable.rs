@@ -6,10 +6,10 @@ use burn::Tensor;
 use burn::tensor::activation::{log_sigmoid, relu, sigmoid};
 use burn::tensor::module;
 use burn::tensor::ops::{ConvOptions, InterpolateMode, InterpolateOptions, MaxPoolOptions};
-use burn::tensor::{Int, TensorData};
+use burn::tensor::{Bool, Int, TensorData};
 use lacuna_kernels::{FocalLoss, Grid, Region, RoiAlign, Sgd, Window};
 
-use super::{Epilogue, grid_of};
+use super::{Epilogue, Update, grid_of};
 
 fn to_nchw(x: Tensor<4>) -> Tensor<4> {
     x.permute([0, 3, 1, 2])
@@ -32,7 +32,7 @@ fn finish<const D: usize>(mut y: Tensor<D>, epilogue: Epilogue<D>) -> Tensor<D> 
         values.reshape(shape)
     };
     if let Some(scale) = epilogue.scale {
-        y = y * per_channel(scale);
+        y = y * per_channel(scale.detach());
     }
     if let Some(shift) = epilogue.shift {
         y = y + per_channel(shift);
@@ -97,35 +97,49 @@ pub(super) fn upsample_add(top: Tensor<4>, lateral: Tensor<4>) -> Tensor<4> {
     lateral + to_nhwc(module::interpolate(to_nchw(top), options))
 }
 
-/// As a weighted sum of gathered pixels, every cell with as many as the fullest one has.
+/// As a weighted sum of gathered pixels, every cell with as many as the fullest one has. What fills up
+/// the others is masked, not weighted by 0, which would let a pixel that is not finite through.
 pub(super) fn roi_align(x: Tensor<4>, regions: &[Region], align: RoiAlign) -> Tensor<4> {
     let (grid, channels) = grid_of(x.dims());
     let device = x.device();
-    let cells: Vec<Vec<(usize, f32)>> = regions
-        .iter()
-        .flat_map(|region| {
-            let first = region.image * grid.height * grid.width;
-            let cells = align.weights(region, grid).unwrap_or_else(|| {
-                // A region that is not finite gives NaN.
-                vec![vec![(0, f32::NAN)]; align.height * align.width]
-            });
-            cells.into_iter().map(move |cell| cell.into_iter().map(|(pixel, w)| (first + pixel, w)).collect())
-        })
-        .collect();
-    let most = cells.iter().map(Vec::len).max().unwrap_or(0);
     let shape = [regions.len(), align.height, align.width, channels];
-    if most == 0 {
+    if regions.is_empty() || grid.pixels() == 0 {
         return Tensor::zeros(shape, &device);
     }
-    let padded =
-        || cells.iter().flat_map(|cell| cell.iter().copied().chain(std::iter::repeat((0, 0.0))).take(most));
-    let pixels: Vec<i32> = padded().map(|(pixel, _)| pixel as i32).collect();
-    let weights: Vec<f32> = padded().map(|(_, weight)| weight).collect();
+    // A region that is not finite has no pixels; its cells become NaN.
+    let mut not_finite = Vec::new();
+    let mut cells: Vec<Vec<(usize, f32)>> = Vec::new();
+    for region in regions {
+        let first = region.image * grid.height * grid.width;
+        let weights = align.weights(region, grid);
+        not_finite.push(weights.is_none());
+        let weights = weights.unwrap_or_else(|| vec![Vec::new(); align.height * align.width]);
+        cells.extend(
+            weights
+                .into_iter()
+                .map(|cell| cell.into_iter().map(|(pixel, weight)| (first + pixel, weight)).collect()),
+        );
+    }
+    let most = cells.iter().map(Vec::len).max().unwrap_or(0).max(1);
+    let (mut pixels, mut weights, mut filler) = (Vec::new(), Vec::new(), Vec::new());
+    for cell in &cells {
+        for at in 0..most {
+            let (pixel, weight) = cell.get(at).copied().unwrap_or((0, 0.0));
+            pixels.push(pixel as i32);
+            weights.push(weight);
+            filler.push(at >= cell.len());
+        }
+    }
     let count = pixels.len();
     let pixels = Tensor::<1, Int>::from_data(TensorData::new(pixels, [count]), &device);
     let weights = Tensor::<2>::from_data(TensorData::new(weights, [count, 1]), &device);
+    let filler = Tensor::<2, Bool>::from_data(TensorData::new(filler, [count, 1]), &device);
     let gathered = x.reshape([grid.pixels(), channels]).select(0, pixels) * weights; // [cells · most, C]
-    gathered.reshape([cells.len(), most, channels]).sum_dim(1).reshape(shape)
+    let gathered = gathered.mask_fill(filler.expand([count, channels]), 0.0);
+    let y = gathered.reshape([cells.len(), most, channels]).sum_dim(1).reshape(shape);
+    let not_finite =
+        Tensor::<4, Bool>::from_data(TensorData::new(not_finite, [regions.len(), 1, 1, 1]), &device);
+    y.mask_fill(not_finite.expand(shape), f32::NAN)
 }
 
 /// `−α_t · (1 − p_t)^γ · ln p_t` with `ln p_t` the log-sigmoid of the margin.
@@ -146,22 +160,21 @@ pub(super) fn focal_loss(logits: Tensor<2>, labels: &[i32], weights: &[f32], foc
     }
     let constant =
         |values: Vec<f32>| Tensor::<2>::from_data(TensorData::new(values, [rows, classes]), &device);
-    let margin = logits * constant(signs);
+    // Masked, because 0 times a loss that is not finite is not 0.
+    let skipped: Vec<bool> = weights.iter().map(|&weight| weight == 0.0).collect();
+    let skipped = Tensor::<2, Bool>::from_data(TensorData::new(skipped, [rows, 1]), &device);
+    let margin = (logits * constant(signs)).mask_fill(skipped.expand([rows, classes]), 0.0);
     let miss = sigmoid(margin.clone().neg()); // 1 − p_t
     (constant(factors) * miss.powf_scalar(focal.gamma) * log_sigmoid(margin)).sum().neg()
 }
 
-pub(super) fn sgd_step<const D: usize>(
-    parameter: Tensor<D>,
-    gradient: Tensor<D>,
-    velocity: Tensor<D>,
-    sgd: Sgd,
-) -> (Tensor<D>, Tensor<D>) {
+pub(super) fn sgd_step(update: Update, sgd: Sgd) -> (Tensor<1>, Tensor<1>) {
+    let Update { parameter, gradient, velocity } = update;
     let decayed = gradient + parameter.clone() * sgd.weight_decay;
     let velocity = velocity * sgd.momentum + decayed;
     (parameter - velocity.clone() * sgd.learning_rate, velocity)
 }
 
-pub(super) fn ema_step<const D: usize>(average: Tensor<D>, value: Tensor<D>, momentum: f32) -> Tensor<D> {
+pub(super) fn ema_step(average: Tensor<1>, value: Tensor<1>, momentum: f32) -> Tensor<1> {
     average * momentum + value * (1.0 - momentum)
 }
