@@ -4,7 +4,8 @@ mod bench;
 
 use clap::Parser;
 
-/// As the program itself has it, so that benchmarks see its memory.
+/// The allocator that training is meant to run with. Every benchmark here runs with it, those of the data
+/// layer included; the program itself does not have it yet.
 #[global_allocator]
 static ALLOCATOR: lacuna_kernels::Recycle = lacuna_kernels::Recycle::new();
 

@@ -129,27 +129,26 @@ pub(crate) struct RowTile<'a> {
     pub(crate) channel: usize,
 }
 
+/// Calls the function that is compiled for this number of rows, known only at run time.
+macro_rules! for_rows {
+    ($rows:expr, $tile_of:ident($isa:expr, $tile:expr)) => {
+        for_rows!($rows, $tile_of($isa, $tile), 1 2 3 4 5 6 7 8 9 10 11 12)
+    };
+    ($rows:expr, $tile_of:ident($isa:expr, $tile:expr), $($n:literal)*) => {
+        match $rows {
+            $($n => $tile_of::<$n>($isa, $tile),)*
+            rows => unreachable!("a tile has 1 to {MAX_ROWS} rows, not {rows}"),
+        }
+    };
+}
+
 /// # Safety
 /// The tile's addresses must be readable as documented, its output writable and used by no other
 /// job, and its `finish` must cover its output.
 pub(crate) unsafe fn row_tile(isa: Isa, rows: usize, tile: &RowTile) {
     // SAFETY: the caller vouches for the tile, of as many rows.
     unsafe {
-        match rows {
-            1 => row_tile_of::<1>(isa, tile),
-            2 => row_tile_of::<2>(isa, tile),
-            3 => row_tile_of::<3>(isa, tile),
-            4 => row_tile_of::<4>(isa, tile),
-            5 => row_tile_of::<5>(isa, tile),
-            6 => row_tile_of::<6>(isa, tile),
-            7 => row_tile_of::<7>(isa, tile),
-            8 => row_tile_of::<8>(isa, tile),
-            9 => row_tile_of::<9>(isa, tile),
-            10 => row_tile_of::<10>(isa, tile),
-            11 => row_tile_of::<11>(isa, tile),
-            12 => row_tile_of::<12>(isa, tile),
-            _ => unreachable!("a tile has 1 to {MAX_ROWS} rows, not {rows}"),
-        }
+        for_rows!(rows, row_tile_of(isa, tile));
     }
 }
 
@@ -226,21 +225,7 @@ pub(crate) struct ColumnTile<'a> {
 pub(crate) unsafe fn column_tile(isa: Isa, rows: usize, tile: &ColumnTile) {
     // SAFETY: the caller vouches for the tile, of as many rows.
     unsafe {
-        match rows {
-            1 => column_tile_of::<1>(isa, tile),
-            2 => column_tile_of::<2>(isa, tile),
-            3 => column_tile_of::<3>(isa, tile),
-            4 => column_tile_of::<4>(isa, tile),
-            5 => column_tile_of::<5>(isa, tile),
-            6 => column_tile_of::<6>(isa, tile),
-            7 => column_tile_of::<7>(isa, tile),
-            8 => column_tile_of::<8>(isa, tile),
-            9 => column_tile_of::<9>(isa, tile),
-            10 => column_tile_of::<10>(isa, tile),
-            11 => column_tile_of::<11>(isa, tile),
-            12 => column_tile_of::<12>(isa, tile),
-            _ => unreachable!("a tile has 1 to {MAX_ROWS} rows, not {rows}"),
-        }
+        for_rows!(rows, column_tile_of(isa, tile));
     }
 }
 
