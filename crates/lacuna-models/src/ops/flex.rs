@@ -3,7 +3,8 @@
 //! Nothing is copied at the boundary: inputs are read where Flex keeps them, results become tensors
 //! by handing over their memory, and a gradient that no one else holds is changed in place. For the
 //! backward pass a convolution keeps its input only if its weight is trained, and its weight only if
-//! its input is tracked; with a ReLU, its output, which the next layer keeps as its input anyway.
+//! its input is tracked; with a ReLU, its output, which the next layer keeps as its input anyway. A
+//! normalisation keeps its input, its statistics, and with a ReLU its output.
 
 use burn::Tensor;
 use burn::backend::tensor::FloatTensor;
@@ -13,12 +14,12 @@ use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
-use burn_backend::{DType, TensorMetadata};
+use burn_backend::{AutodiffBackend, DType, TensorMetadata};
 use burn_flex::{FlexTensor, Layout};
 use burn_std::{Bytes, Shape};
 use lacuna_kernels::{
-    Average, Conv2d, DepthwiseConv2d, Epilogue, FocalLoss, Isa, MaxPool2d, Region, RoiAlign, Sgd,
-    SgdParameter, UpsampleAdd, Window, ema, relu_gradient,
+    Average, Conv2d, DepthwiseConv2d, Epilogue, FocalLoss, Isa, MaxPool2d, Normalize, Region, RoiAlign, Sgd,
+    SgdParameter, Statistics, UpsampleAdd, Window, ema, relu_gradient,
 };
 use rayon::prelude::*;
 
@@ -49,6 +50,15 @@ pub trait Kernels: Backend {
         weights: Vec<f32>,
         focal: FocalLoss,
     ) -> FloatTensor<Self>;
+    /// The result, and mean and variance of each segment and group. `residual` may be absent.
+    fn normalize(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        residual: FloatTensor<Self>,
+        normalize: Normalize,
+        relu: bool,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
 
 /// A dense tensor in row order; a copy only if it is a view of another kind.
@@ -133,6 +143,22 @@ impl Kernels for Flex {
 
     fn focal_loss(logits: FlexTensor, labels: Vec<i32>, weights: Vec<f32>, focal: FocalLoss) -> FlexTensor {
         focal_loss(logits, &labels, &weights, focal).0
+    }
+
+    fn normalize(
+        x: FlexTensor,
+        weight: FlexTensor,
+        bias: FlexTensor,
+        residual: FlexTensor,
+        normalize: Normalize,
+        relu: bool,
+    ) -> (FlexTensor, FlexTensor, FlexTensor) {
+        let [x, weight, bias, residual] = [x, weight, bias, residual].map(dense);
+        let (weight, bias, residual) = (floats(&weight), floats(&bias), present(&residual));
+        let normalized = fitting(normalize.forward(Isa::best(), floats(&x), weight, bias, residual, relu));
+        let Statistics { mean, variance } = normalized.statistics;
+        let statistics = [mean.len()];
+        (tensor(normalized.y, x.shape()), tensor(mean, statistics), tensor(variance, statistics))
     }
 }
 
@@ -285,6 +311,36 @@ impl<C: CheckpointStrategy> Kernels for Autodiff<Flex, C> {
                 prepared.finish(Flex::focal_loss(logits.into_primitive(), labels, weights, focal))
             }
         }
+    }
+
+    fn normalize(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        residual: FloatTensor<Self>,
+        normalize: Normalize,
+        relu: bool,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let nodes = [x.node(), weight.node(), bias.node(), residual.node()];
+        let run = |x: FlexTensor, weight: FlexTensor, normalize: Normalize| {
+            Flex::normalize(x, weight, bias.into_primitive(), residual.into_primitive(), normalize, relu)
+        };
+        let (y, mean, variance) = match NormalizeBackward.prepare::<C>(nodes).compute_bound().stateful() {
+            OpsKind::Tracked(mut prepared) => {
+                let kept = [prepared.checkpoint(&x), prepared.checkpoint(&weight)];
+                let (y, mean, variance) = run(x.into_primitive(), weight.into_primitive(), normalize.clone());
+                let statistics =
+                    Statistics { mean: floats(&mean).to_vec(), variance: floats(&variance).to_vec() };
+                let [x, weight] = kept;
+                let state = NormalizeState { normalize, x, weight, statistics, y: relu.then(|| y.clone()) };
+                (prepared.finish(state, y), mean, variance)
+            }
+            OpsKind::UnTracked(prepared) => {
+                let (y, mean, variance) = run(x.into_primitive(), weight.into_primitive(), normalize);
+                (prepared.finish(y), mean, variance)
+            }
+        };
+        (y, Self::from_inner(mean), Self::from_inner(variance))
     }
 }
 
@@ -451,6 +507,51 @@ impl Backward<Flex, 1> for FocalLossBackward {
                 gradient.par_chunks_mut(1 << 14).for_each(|part| part.iter_mut().for_each(|g| *g *= factor));
             }
             grads.register::<Flex>(node.id, tensor(gradient, shape));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct NormalizeBackward;
+
+#[derive(Clone, Debug)]
+struct NormalizeState {
+    normalize: Normalize,
+    x: NodeId,
+    weight: NodeId,
+    statistics: Statistics,
+    /// With a ReLU, whose mask it is.
+    y: Option<FlexTensor>,
+}
+
+impl Backward<Flex, 4> for NormalizeBackward {
+    type State = NormalizeState;
+
+    fn backward(self, ops: Ops<Self::State, 4>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let [x_node, weight_node, bias_node, residual_node] = ops.parents;
+        let NormalizeState { normalize, x, weight, statistics, y } = ops.state;
+        let [x, weight] = [x, weight].map(|kept| dense(checkpointer.retrieve_node_output(kept)));
+        let y = y.map(dense);
+        let mut dy = owned(grads.consume::<Flex>(&ops.node));
+        let gradients = fitting(normalize.gradients(
+            Isa::best(),
+            floats(&x),
+            &statistics,
+            floats(&weight),
+            y.as_ref().map(floats),
+            dy.storage_mut(),
+            x_node.is_some(),
+        ));
+        if let (Some(node), Some(dx)) = (x_node, gradients.x) {
+            grads.register::<Flex>(node.id, tensor(dx, x.shape()));
+        }
+        for (node, gradient) in [(weight_node, gradients.weight), (bias_node, gradients.bias)] {
+            if let Some(node) = node {
+                grads.register::<Flex>(node.id, tensor(gradient, weight.shape()));
+            }
+        }
+        if let Some(node) = residual_node {
+            grads.register::<Flex>(node.id, dy);
         }
     }
 }

@@ -22,7 +22,7 @@ mod tests;
 use burn::Tensor;
 use burn::backend::{Dispatch, DispatchDevice};
 use burn::tensor::Device;
-use lacuna_kernels::{Conv2d, DepthwiseConv2d, MaxPool2d, ShapeError, UpsampleAdd};
+use lacuna_kernels::{Conv2d, DepthwiseConv2d, MaxPool2d, Normalize, ShapeError, UpsampleAdd};
 pub use lacuna_kernels::{FocalLoss, Grid, Region, RoiAlign, Sgd, Window};
 
 use self::flex::Kernels;
@@ -62,6 +62,14 @@ fn check(fits: bool, left: (&'static str, &[usize]), right: (&'static str, &[usi
         let (left_shape, right_shape) = (left.1.to_vec(), right.1.to_vec());
         fitting::<()>(Err(ShapeError::Mismatch { left: left.0, left_shape, right: right.0, right_shape }));
     }
+}
+
+/// Panics unless `x [.., C]` has the pixels of all levels.
+fn check_levels(x: &[usize], levels: &[Grid]) {
+    let of_levels: Vec<_> =
+        levels.iter().flat_map(|level| [level.batch, level.height, level.width]).collect();
+    let pixels = levels.iter().map(|level| level.pixels()).sum::<usize>();
+    check(x[..x.len() - 1].iter().product::<usize>() == pixels, ("x", x), ("levels", &of_levels));
 }
 
 /// The convolution of the grids of `x [.., C]` by a weight `[kernel, kernel, C, K]`.
@@ -110,10 +118,7 @@ pub fn conv2d_pyramid(
     window: Window,
     epilogue: Epilogue<2>,
 ) -> Tensor<2> {
-    let of_levels: Vec<_> =
-        levels.iter().flat_map(|level| [level.batch, level.height, level.width]).collect();
-    let pixels = levels.iter().map(|level| level.pixels()).sum::<usize>();
-    check(x.dims()[0] == pixels, ("x", &x.dims()), ("levels", &of_levels));
+    check_levels(&x.dims(), levels);
     let conv = conv_of(&x.dims(), levels.to_vec(), weight.dims(), window);
     let pixels = conv.outputs().iter().map(|level| level.pixels()).sum();
     let shape = [pixels, weight.dims()[3]];
@@ -217,6 +222,102 @@ pub fn focal_loss(logits: Tensor<2>, labels: Vec<i32>, weights: Vec<f32>, focal:
     } else {
         portable::focal_loss(logits, &labels, &weights, focal)
     }
+}
+
+/// `x [.., C]`, all levels of a pyramid or, with one level, one map, normalised to zero mean and unit
+/// variance in each image of each level and each group of `C / groups` channels; then by channels
+/// `relu(weight · x + bias)`, the ReLU if asked for.
+pub fn group_norm<const D: usize>(
+    x: Tensor<D>,
+    levels: &[Grid],
+    groups: usize,
+    weight: Tensor<1>,
+    bias: Tensor<1>,
+    epsilon: f32,
+    relu: bool,
+) -> Tensor<D> {
+    check_levels(&x.dims(), levels);
+    let images: Vec<_> =
+        levels.iter().flat_map(|level| vec![level.height * level.width; level.batch]).collect();
+    let normalize = norm_of(&x, &images, groups, &weight, &bias, epsilon);
+    if is_flex(&x.device()) {
+        norm_on_flex(x, weight, bias, None, normalize, relu).0
+    } else {
+        portable::group_norm(x, levels, groups, weight, bias, epsilon, relu)
+    }
+}
+
+/// Of each channel, over all pixels of a batch. Plain, not tracked, for a running average to take up.
+#[derive(Clone, Debug)]
+pub struct BatchStatistics {
+    /// `[C]`
+    pub mean: Tensor<1>,
+    /// `[C]`; the mean square deviation, not corrected for its bias.
+    pub variance: Tensor<1>,
+}
+
+/// `x [N, H, W, C]` normalised to zero mean and unit variance in each channel, as in training; then by
+/// channels `relu(weight · x + bias + residual)`, the ReLU if asked for. With it, what it was normalised
+/// by.
+///
+/// In inference a batch norm is a scale and a shift, which belong into the [`Epilogue`] of the
+/// convolution before it.
+pub fn batch_norm(
+    x: Tensor<4>,
+    weight: Tensor<1>,
+    bias: Tensor<1>,
+    epsilon: f32,
+    residual: Option<Tensor<4>>,
+    relu: bool,
+) -> (Tensor<4>, BatchStatistics) {
+    let (grid, channels) = grid_of(x.dims());
+    let normalize = norm_of(&x, &[grid.pixels()], channels, &weight, &bias, epsilon);
+    if let Some(residual) = &residual {
+        check(residual.dims() == x.dims(), ("residual", &residual.dims()), ("x", &x.dims()));
+    }
+    if is_flex(&x.device()) {
+        let (y, mean, variance) = norm_on_flex(x, weight, bias, residual, normalize, relu);
+        (y, BatchStatistics { mean: mean.inner(), variance: variance.inner() })
+    } else {
+        portable::batch_norm(x, weight, bias, epsilon, residual, relu)
+    }
+}
+
+/// The normalisation of `x [.., C]` in segments of so many pixels.
+fn norm_of<const D: usize>(
+    x: &Tensor<D>,
+    segments: &[usize],
+    groups: usize,
+    weight: &Tensor<1>,
+    bias: &Tensor<1>,
+    epsilon: f32,
+) -> Normalize {
+    let channels = x.dims()[D - 1];
+    for (name, values) in [("weight", weight), ("bias", bias)] {
+        check(values.dims() == [channels], (name, &values.dims()), ("x", &x.dims()));
+    }
+    fitting(Normalize::new(segments, channels, groups, epsilon))
+}
+
+/// The result, and mean and variance of each segment and group.
+fn norm_on_flex<const D: usize>(
+    x: Tensor<D>,
+    weight: Tensor<1>,
+    bias: Tensor<1>,
+    residual: Option<Tensor<D>>,
+    normalize: Normalize,
+    relu: bool,
+) -> (Tensor<D>, Tensor<1>, Tensor<1>) {
+    let absent = Tensor::<1>::empty([0], &x.device().inner()).into_dispatch();
+    let (y, mean, variance) = Dispatch::normalize(
+        x.into_dispatch(),
+        weight.into_dispatch(),
+        bias.into_dispatch(),
+        residual.map_or(absent, Tensor::into_dispatch),
+        normalize,
+        relu,
+    );
+    (Tensor::from_dispatch(y), Tensor::from_dispatch(mean), Tensor::from_dispatch(variance))
 }
 
 /// A parameter with its gradient and velocity, which starts at zero. Any shape, flattened: of a tensor

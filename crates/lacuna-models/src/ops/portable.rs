@@ -9,7 +9,7 @@ use burn::tensor::ops::{ConvOptions, InterpolateMode, InterpolateOptions, MaxPoo
 use burn::tensor::{Bool, Int, TensorData};
 use lacuna_kernels::{FocalLoss, Grid, Region, RoiAlign, Sgd, Window};
 
-use super::{Epilogue, Update, grid_of};
+use super::{BatchStatistics, Epilogue, Update, grid_of};
 
 fn to_nchw(x: Tensor<4>) -> Tensor<4> {
     x.permute([0, 3, 1, 2])
@@ -24,13 +24,15 @@ fn conv_options(window: Window, groups: usize) -> ConvOptions<2> {
     ConvOptions::new([stride; 2], [padding; 2], [dilation; 2], groups)
 }
 
+/// A number for each channel, the last of `D` dimensions.
+fn per_channel<const D: usize>(values: Tensor<1>) -> Tensor<D> {
+    let mut shape = [1; D];
+    shape[D - 1] = values.dims()[0];
+    values.reshape(shape)
+}
+
 /// `y` with its epilogue; the channels are the last of `D` dimensions.
 fn finish<const D: usize>(mut y: Tensor<D>, epilogue: Epilogue<D>) -> Tensor<D> {
-    let per_channel = |values: Tensor<1>| {
-        let mut shape = [1; D];
-        shape[D - 1] = values.dims()[0];
-        values.reshape(shape)
-    };
     if let Some(scale) = epilogue.scale {
         y = y * per_channel(scale.detach());
     }
@@ -166,6 +168,57 @@ pub(super) fn focal_loss(logits: Tensor<2>, labels: &[i32], weights: &[f32], foc
     let margin = (logits * constant(signs)).mask_fill(skipped.expand([rows, classes]), 0.0);
     let miss = sigmoid(margin.clone().neg()); // 1 − p_t
     (constant(factors) * miss.powf_scalar(focal.gamma) * log_sigmoid(margin)).sum().neg()
+}
+
+/// `x [segments, rows, groups, channels of a group]` with zero mean and unit variance in each segment and
+/// group; and both, `[segments, 1, groups, 1]`.
+fn normalized(x: Tensor<4>, epsilon: f32) -> (Tensor<4>, Tensor<4>, Tensor<4>) {
+    let mean = x.clone().mean_dim(1).mean_dim(3);
+    let x = x - mean.clone();
+    let variance = (x.clone() * x.clone()).mean_dim(1).mean_dim(3);
+    (x / (variance.clone() + epsilon).sqrt(), mean, variance)
+}
+
+pub(super) fn group_norm<const D: usize>(
+    x: Tensor<D>,
+    levels: &[Grid],
+    groups: usize,
+    weight: Tensor<1>,
+    bias: Tensor<1>,
+    epsilon: f32,
+    relu: bool,
+) -> Tensor<D> {
+    let shape = x.dims();
+    let channels = shape[D - 1];
+    let rows = x.clone().reshape([shape[..D - 1].iter().product(), channels]);
+    let mut first = 0;
+    let mut images = Vec::new();
+    for level in levels.iter().filter(|level| level.pixels() > 0) {
+        let pixels = level.pixels();
+        let image = rows.clone().narrow(0, first, pixels);
+        first += pixels;
+        let image = image.reshape([level.batch, level.height * level.width, groups, channels / groups]);
+        images.push(normalized(image, epsilon).0.reshape([pixels, channels]));
+    }
+    let y = if images.is_empty() { x } else { Tensor::cat(images, 0).reshape(shape) };
+    let epilogue = Epilogue { shift: Some(bias), relu, ..Epilogue::default() };
+    finish(y * per_channel(weight), epilogue)
+}
+
+pub(super) fn batch_norm(
+    x: Tensor<4>,
+    weight: Tensor<1>,
+    bias: Tensor<1>,
+    epsilon: f32,
+    residual: Option<Tensor<4>>,
+    relu: bool,
+) -> (Tensor<4>, BatchStatistics) {
+    let (grid, channels) = grid_of(x.dims());
+    let shape = x.dims();
+    let (y, mean, variance) = normalized(x.reshape([1, grid.pixels(), channels, 1]), epsilon);
+    let [mean, variance] = [mean, variance].map(|of| of.inner().reshape([channels]));
+    let epilogue = Epilogue { shift: Some(bias), residual, relu, ..Epilogue::default() };
+    (finish(y.reshape(shape) * per_channel(weight), epilogue), BatchStatistics { mean, variance })
 }
 
 pub(super) fn sgd_step(update: Update, sgd: Sgd) -> (Tensor<1>, Tensor<1>) {

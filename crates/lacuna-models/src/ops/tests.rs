@@ -162,6 +162,56 @@ fn focal(device: &Device, by: By) -> Outcome {
     outcome(y, gradients![logits])
 }
 
+fn group_norm_of_a_pyramid(device: &Device, by: By) -> Outcome {
+    // The last level is empty.
+    let levels = [Grid::new(2, 6, 5), Grid::new(2, 3, 2), Grid::new(2, 1, 1), Grid::new(2, 0, 1)];
+    let x = trained(1, [74, 12], device);
+    let (weight, bias) = (trained(2, [12], device), trained(3, [12], device));
+    let norm = match by {
+        By::Ops => group_norm::<2>,
+        By::Portable => portable::group_norm::<2>,
+    };
+    let y = norm(x.clone(), &levels, 4, weight.clone(), bias.clone(), 1e-5, true);
+    outcome(y, gradients![x, weight, bias])
+}
+
+fn group_norm_of_a_map(device: &Device, by: By) -> Outcome {
+    let x = trained(1, [2, 5, 3, 6], device);
+    let (weight, bias) = (trained(2, [6], device), trained(3, [6], device));
+    let norm = match by {
+        By::Ops => group_norm::<4>,
+        By::Portable => portable::group_norm::<4>,
+    };
+    let y = norm(x.clone(), &[Grid::new(2, 5, 3)], 3, weight.clone(), bias.clone(), 1e-5, false);
+    outcome(y, gradients![x, weight, bias])
+}
+
+fn batch_norm_block(device: &Device, by: By) -> Outcome {
+    let x = trained(1, [2, 5, 6, 19], device);
+    let (weight, bias) = (trained(2, [19], device), trained(3, [19], device));
+    let residual = trained(4, [2, 5, 6, 19], device);
+    let norm = match by {
+        By::Ops => batch_norm,
+        By::Portable => portable::batch_norm,
+    };
+    let (y, _) = norm(x.clone(), weight.clone(), bias.clone(), 1e-5, Some(residual.clone()), true);
+    outcome(y, gradients![x, weight, bias, residual])
+}
+
+fn batch_norm_statistics(device: &Device, by: By) -> Outcome {
+    let x = trained(1, [2, 5, 6, 7], device);
+    let (weight, bias) = (constant(2, [7], device), constant(3, [7], device));
+    let norm = match by {
+        By::Ops => batch_norm,
+        By::Portable => portable::batch_norm,
+    };
+    let (y, BatchStatistics { mean, variance }) = norm(x.clone(), weight, bias, 1e-3, None, false);
+    assert!(!mean.device().is_autodiff() && !variance.device().is_autodiff());
+    let mut outcome = outcome(y, gradients![x]);
+    outcome.y.extend([mean, variance].into_iter().flat_map(values));
+    outcome
+}
+
 fn slices(device: &Device, by: By) -> Outcome {
     let (x, weight) = (trained(1, [3, 5, 6, 4], device), trained(2, [4, 3, 4, 4], device));
     residual_twice(x.clone().narrow(0, 1, 2), weight.clone().narrow(0, 1, 3), by, gradients![x, weight])
@@ -193,7 +243,7 @@ fn residual_twice(
 
 type Case = fn(&Device, By) -> Outcome;
 
-const CASES: [(&str, Case); 11] = [
+const CASES: [(&str, Case); 15] = [
     ("conv2d", conv_block),
     ("conv2d by Winograd", winograd),
     ("conv2d_pyramid", pyramid),
@@ -205,6 +255,10 @@ const CASES: [(&str, Case); 11] = [
     ("conv2d of expanded tensors", expanded),
     ("roi_align", align),
     ("focal_loss", focal),
+    ("group_norm of a pyramid", group_norm_of_a_pyramid),
+    ("group_norm of a map", group_norm_of_a_map),
+    ("batch_norm with a residual", batch_norm_block),
+    ("batch_norm and its statistics", batch_norm_statistics),
 ];
 
 fn assert_agree(name: &str, ours: &Outcome, theirs: &Outcome) {
