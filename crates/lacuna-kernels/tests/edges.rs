@@ -7,8 +7,9 @@ mod common;
 
 use common::numbers;
 use lacuna_kernels::{
-    Algorithm, Average, Conv2d, DepthwiseConv2d, Epilogue, FocalLoss, Grid, Isa, MaxPool2d, Region, RoiAlign,
-    Sgd, SgdParameter, ShapeError, UpsampleAdd, Window, ema, relu_gradient,
+    Algorithm, Average, Conv2d, DepthwiseConv2d, Epilogue, FocalLoss, Grid, Isa, MaxPool2d, NormGradients,
+    Normalize, Region, RoiAlign, Sgd, SgdParameter, ShapeError, Statistics, UpsampleAdd, Window, ema,
+    relu_gradient,
 };
 
 const NONE: Epilogue = Epilogue { scale: None, shift: None, residual: None, relu: false };
@@ -36,6 +37,18 @@ fn an_empty_batch_works() {
         assert_eq!(relu_gradient(isa, Some(&[]), &mut [], 3, true).unwrap().unwrap(), [0.0; 3]);
         let focal = FocalLoss { alpha: 0.25, gamma: 2.0 }.forward(isa, &[], 4, &[], None).unwrap();
         assert_eq!((focal.loss, focal.gradient), (0.0, vec![]));
+        for segments in [&[][..], &[0, 0]] {
+            let norm = Normalize::new(segments, 4, 2, 1e-5).unwrap();
+            let result = norm.forward(isa, &[], &[1.0; 4], &[0.0; 4], None, true).unwrap();
+            assert!(result.y.is_empty());
+            assert_eq!(result.statistics.variance, vec![0.0; 2 * segments.len()]);
+            let gradients =
+                norm.gradients(isa, &[], &result.statistics, &[1.0; 4], Some(&[]), &mut [], true).unwrap();
+            assert_eq!(
+                gradients,
+                NormGradients { x: Some(vec![]), weight: vec![0.0; 4], bias: vec![0.0; 4] }
+            );
+        }
     }
 }
 
@@ -72,6 +85,24 @@ fn what_is_not_finite_stays_so() {
             // A row of weight 0 is not looked at.
             let result = focal.forward(isa, &[0.5, bad], 2, &[-1], Some(&[0.0])).unwrap();
             assert_eq!((result.loss, result.gradient), (0.0, vec![0.0, 0.0]));
+        }
+        // Only the segment and the group are spoilt, but all of them.
+        let norm = Normalize::new(&[9, 7], 6, 2, 1e-5).unwrap();
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for at in [0, 4 * 6 + 1, 8 * 6 + 2] {
+                let mut x = numbers(1, 16 * 6);
+                x[at] = bad;
+                let result = norm.forward(isa, &x, &[1.0; 6], &[0.0; 6], None, true).unwrap();
+                let mut dy = numbers(2, 16 * 6);
+                let y = Some(&result.y[..]);
+                let gradients =
+                    norm.gradients(isa, &x, &result.statistics, &[1.0; 6], y, &mut dy, true).unwrap();
+                for (i, (y, dx)) in result.y.iter().zip(gradients.x.unwrap()).enumerate() {
+                    let spoilt = i < 9 * 6 && i % 6 < 3;
+                    assert!(y.is_nan() == spoilt && dx.is_nan() == spoilt, "{bad} at {at}: {i} {y} {dx}");
+                }
+                assert!((0..6).all(|c| gradients.weight[c].is_nan() == (c < 3)));
+            }
         }
         let pool = MaxPool2d::new(Grid::new(1, 2, 2), 1, Window::new(2, 1, 0)).unwrap();
         for at in 0..4 {
@@ -191,6 +222,27 @@ fn shapes_that_do_not_fit_are_named() {
         assert_eq!(error.to_string(), format!("gamma is {gamma}, but must be finite and not negative"));
     }
 
+    let error = Normalize::new(&[3], 6, 4, 1e-5).unwrap_err();
+    assert_eq!(error.to_string(), "channels has shape [6], which does not fit groups of shape [4]");
+    let error = Normalize::new(&[3], 6, 3, -1.0).unwrap_err();
+    assert_eq!(error.to_string(), "epsilon is -1, but must be finite and not negative");
+    assert!(Normalize::new(&[3], 6, 0, 1e-5).is_err() && Normalize::new(&[3], 0, 1, 1e-5).is_err());
+    let norm = Normalize::new(&[1, 2], 6, 3, 1e-5).unwrap();
+    let (x, six) = ([0.5; 18], [1.0; 6]);
+    let error = norm.forward(isa, &x[..12], &six, &six, None, false).unwrap_err();
+    assert_eq!(error.to_string(), "x has 12 elements, but its shape [3, 6] has 18");
+    assert!(norm.forward(isa, &x, &six[..5], &six, None, false).is_err());
+    assert!(norm.forward(isa, &x, &six, &six[..5], None, false).is_err());
+    assert!(norm.forward(isa, &x, &six, &six, Some(&six), false).is_err());
+    let statistics = norm.forward(isa, &x, &six, &six, None, false).unwrap().statistics;
+    assert!(norm.gradients(isa, &x[..6], &statistics, &six, None, &mut x.clone(), true).is_err());
+    assert!(norm.gradients(isa, &x, &statistics, &six[..5], None, &mut x.clone(), true).is_err());
+    assert!(norm.gradients(isa, &x, &statistics, &six, Some(&six), &mut x.clone(), true).is_err());
+    assert!(norm.gradients(isa, &x, &statistics, &six, None, &mut six.clone(), true).is_err());
+    let other = Statistics { mean: vec![0.0; 3], variance: vec![0.0; 6] };
+    let error = norm.gradients(isa, &x, &other, &six, None, &mut x.clone(), true).unwrap_err();
+    assert_eq!(error.to_string(), "mean has 3 elements, but its shape [2, 3] has 6");
+
     let align = RoiAlign { height: 1, width: 1, spatial_scale: 1.0, sampling_ratio: 1, aligned: true };
     let outside = Region { image: 3, x1: 0.0, y1: 0.0, x2: 1.0, y2: 1.0 };
     let error = align.forward(isa, &[0.0; 4], Grid::new(1, 2, 2), 1, &[outside]).unwrap_err();
@@ -214,6 +266,8 @@ fn sizes_that_overflow_are_errors() {
     too_large(Conv2d::new(wrapping.clone(), 1, 1, Window::new(1, 1, 0)).unwrap_err());
     too_large(MaxPool2d::new(wrapping[0], 1, Window::new(1, 1, 0)).unwrap_err());
     too_large(UpsampleAdd::new(wrapping[0], wrapping[0], 1).unwrap_err());
+    too_large(Normalize::new(&[huge, huge, huge, huge], 1, 1, 1e-5).unwrap_err());
+    too_large(Normalize::new(&[4], huge, 1, 1e-5).unwrap_err());
     // A sum that wraps around.
     too_large(Conv2d::new(vec![Grid::new(1 << 60, 1, 1); 16], 1, 1, Window::new(1, 1, 0)).unwrap_err());
     // Channels, on either side.

@@ -8,8 +8,8 @@ mod common;
 
 use common::{Reference, assert_close, cases, finish, numbers, on_threads};
 use lacuna_kernels::{
-    Average, Conv2d, DepthwiseConv2d, Epilogue, FocalLoss, Grid, Isa, MaxPool2d, Region, RoiAlign, Sgd,
-    SgdParameter, UpsampleAdd, Window, ema, relu_gradient,
+    Average, Conv2d, DepthwiseConv2d, Epilogue, FocalLoss, Grid, Isa, MaxPool2d, Normalize, Region, RoiAlign,
+    Sgd, SgdParameter, UpsampleAdd, Window, ema, relu_gradient,
 };
 use proptest::prelude::*;
 
@@ -29,6 +29,60 @@ fn dot(a: &[f64], b: &[f32]) -> f64 {
 
 fn channels() -> impl Strategy<Value = usize> {
     prop_oneof![1usize..6, 14usize..19, 60usize..70]
+}
+
+/// Normalisation in the words of its definition.
+struct Norm {
+    segments: Vec<usize>,
+    channels: usize,
+    groups: usize,
+    epsilon: f32,
+    relu: bool,
+}
+
+impl Norm {
+    /// Mean and variance of each segment and group.
+    fn statistics(&self, x: &[f64]) -> (Vec<f64>, Vec<f64>) {
+        let each = self.channels / self.groups;
+        let mut first = 0;
+        let (mut means, mut variances) = (Vec::new(), Vec::new());
+        for rows in &self.segments {
+            for group in 0..self.groups {
+                let values: Vec<f64> = (first..first + rows)
+                    .flat_map(|row| &x[row * self.channels + group * each..][..each])
+                    .copied()
+                    .collect();
+                let count = values.len().max(1) as f64;
+                let mean = values.iter().sum::<f64>() / count;
+                means.push(mean);
+                variances.push(values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count);
+            }
+            first += rows;
+        }
+        (means, variances)
+    }
+
+    fn forward(&self, x: &[f64], weight: &[f64], bias: &[f64], residual: Option<&[f64]>) -> Vec<f64> {
+        let (means, variances) = self.statistics(x);
+        let segment_of = self.segments.iter().enumerate().flat_map(|(at, &rows)| vec![at; rows]);
+        let rows = x.chunks_exact(self.channels).zip(segment_of).enumerate();
+        let mut y = Vec::new();
+        for (row, (values, segment)) in rows {
+            for (c, value) in values.iter().enumerate() {
+                let at = segment * self.groups + c / (self.channels / self.groups);
+                let unit = (value - means[at]) / (variances[at] + f64::from(self.epsilon)).sqrt();
+                let z = weight[c] * unit
+                    + bias[c]
+                    + residual.map_or(0.0, |residual| residual[row * self.channels + c]);
+                y.push(if self.relu { z.max(0.0) } else { z });
+            }
+        }
+        y
+    }
+}
+
+fn doubles(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&value| value.into()).collect()
 }
 
 /// Max-pooling in the words of its definition: the maxima, and the input pixel of each.
@@ -275,6 +329,57 @@ proptest! {
     }
 
     #[test]
+    fn normalisation_equals_the_definition(
+        segments in prop::collection::vec(prop_oneof![0usize..4, 1usize..30, Just(400usize)], 0..4),
+        groups in prop_oneof![1usize..4, Just(17usize), Just(32usize)],
+        each in prop_oneof![Just(1usize), 2usize..5, Just(8usize)],
+        relu: bool, with_residual: bool, seed in 0u64..1000,
+    ) {
+        let channels = groups * each;
+        let reference = Norm { segments, channels, groups, epsilon: 1e-3, relu };
+        let normalize = Normalize::new(&reference.segments, channels, groups, 1e-3).unwrap();
+        let len = reference.segments.iter().sum::<usize>() * channels;
+        let (x, weight, bias) = (numbers(seed, len), numbers(seed + 1, channels), numbers(seed + 2, channels));
+        let residual = with_residual.then(|| numbers(seed + 3, len));
+        let dy = numbers(seed + 4, len);
+        let [x_d, weight_d, bias_d] = [&x, &weight, &bias].map(|values| doubles(values));
+        let residual_d = residual.as_ref().map(|residual| doubles(residual));
+        let loss = |x: &[f64], weight: &[f64], bias: &[f64], residual: Option<&[f64]>| {
+            dot(&reference.forward(x, weight, bias, residual), &dy)
+        };
+        let expected = reference.forward(&x_d, &weight_d, &bias_d, residual_d.as_deref());
+        let (mean, variance) = reference.statistics(&x_d);
+        for isa in Isa::available() {
+            let result = normalize.forward(isa, &x, &weight, &bias, residual.as_deref(), relu).unwrap();
+            assert_close(&result.y, &expected, 3e-6, "y");
+            assert_close(&result.statistics.mean, &mean, 1e-6, "mean");
+            assert_close(&result.statistics.variance, &variance, 1e-6, "variance");
+            let mut g = dy.clone();
+            let y = relu.then_some(&result.y[..]);
+            let gradients = normalize.gradients(isa, &x, &result.statistics, &weight, y, &mut g, true).unwrap();
+            let check = |what: &str, actual: f32, expected: f64| {
+                let error = (f64::from(actual) - expected).abs();
+                assert!(error < 1e-4 * (1.0 + expected.abs()), "{what}, {}: {actual} {expected}", isa.name());
+            };
+            let dx = gradients.x.unwrap();
+            for i in (0..len).step_by(1 + len / 7) {
+                check("dx", dx[i], slope(&x, i, |x| loss(x, &weight_d, &bias_d, residual_d.as_deref())));
+                if let Some(residual) = &residual {
+                    check("dresidual", g[i], slope(residual, i, |r| loss(&x_d, &weight_d, &bias_d, Some(r))));
+                }
+            }
+            for i in (0..channels).step_by(1 + channels / 5) {
+                let residual = residual_d.as_deref();
+                check("dweight", gradients.weight[i], slope(&weight, i, |w| loss(&x_d, w, &bias_d, residual)));
+                check("dbias", gradients.bias[i], slope(&bias, i, |b| loss(&x_d, &weight_d, b, residual)));
+            }
+            let mut g = dy.clone();
+            let without = normalize.gradients(isa, &x, &result.statistics, &weight, y, &mut g, false).unwrap();
+            assert!(without.x.is_none() && without.weight == gradients.weight && without.bias == gradients.bias);
+        }
+    }
+
+    #[test]
     fn updates_equal_their_formulas(lens in prop::collection::vec(0usize..40_000, 0..4), seed in 0u64..1000) {
         let sgd = Sgd { learning_rate: 0.1, momentum: 0.9, weight_decay: 0.01 };
         let make = |offset: u64| -> Vec<Vec<f32>> { lens.iter().map(|&len| numbers(seed + offset, len)).collect() };
@@ -380,12 +485,18 @@ fn any_number_of_threads_gives_the_same_bits() {
         })
         .collect();
     let labels: Vec<i32> = (0..grid.pixels() as i32).map(|row| row % 41 - 1).collect();
+    let normalize = Normalize::new(&[2000, 1000, 69], 40, 8, 1e-5).unwrap();
     let run = || {
         let pooled = pool.forward(isa, &x).unwrap();
         let mut masked = x.clone();
         let shift = relu_gradient(isa, Some(&x), &mut masked, 40, true).unwrap().unwrap();
         let align_y = align.forward(isa, &x, grid, 40, &regions).unwrap();
         let focal = FocalLoss { alpha: 0.25, gamma: 2.0 }.forward(isa, &x, 40, &labels, None).unwrap();
+        let normalized = normalize.forward(isa, &x, &x[..40], &x[40..80], Some(&x), true).unwrap();
+        let mut dy = x.clone();
+        let of_norm = normalize
+            .gradients(isa, &x, &normalized.statistics, &x[..40], Some(&normalized.y), &mut dy, true)
+            .unwrap();
         let all = [
             pool.gradient(isa, &pooled.y, &pooled.taps).unwrap(),
             depthwise.weight_gradient(isa, &x, &x, None).unwrap(),
@@ -393,12 +504,43 @@ fn any_number_of_threads_gives_the_same_bits() {
             shift,
             vec![focal.loss],
             focal.gradient,
+            normalized.y,
+            normalized.statistics.mean,
+            normalized.statistics.variance,
+            of_norm.x.unwrap(),
+            of_norm.weight,
+            of_norm.bias,
         ];
         all.map(|values| values.into_iter().map(f32::to_bits).collect::<Vec<_>>())
     };
     let once = on_threads(1, run);
     for threads in [1, 2, 8] {
         assert!(on_threads(threads, run) == once, "{threads} threads");
+    }
+}
+
+/// A mean a thousand deviations from 0, and of one channel an outlier in the first row, which a sum of
+/// squares about either would lose the variance in.
+#[test]
+fn variance_is_accurate_far_from_zero() {
+    let (rows, channels) = (1000, 20);
+    let mut x: Vec<f32> = numbers(1, rows * channels).iter().map(|x| 600.0 + x).collect();
+    x[3] = 5.0;
+    let normalize = Normalize::new(&[rows], channels, channels, 1e-5).unwrap();
+    let reference = Norm { segments: vec![rows], channels, groups: channels, epsilon: 1e-5, relu: false };
+    let (ones, zeros) = (vec![1.0; channels], vec![0.0; channels]);
+    let (mean, variance) = reference.statistics(&doubles(&x));
+    let y = reference.forward(&doubles(&x), &doubles(&ones), &doubles(&zeros), None);
+    for isa in Isa::available() {
+        let result = normalize.forward(isa, &x, &ones, &zeros, None, false).unwrap();
+        for (&actual, expected) in result.statistics.variance.iter().zip(&variance) {
+            assert_close(&[actual], &[*expected], 1e-6, "variance");
+        }
+        assert_close(&result.statistics.mean, &mean, 1e-7, "mean");
+        // Half a unit in the last place of the mean is 5e-5 deviations.
+        for (actual, expected) in result.y.iter().zip(&y) {
+            assert!((f64::from(*actual) - expected).abs() < 1e-4, "{actual} {expected}");
+        }
     }
 }
 

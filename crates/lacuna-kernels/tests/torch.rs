@@ -7,8 +7,8 @@ mod common;
 
 use common::assert_close;
 use lacuna_kernels::{
-    Conv2d, DepthwiseConv2d, Epilogue, FocalLoss, Grid, Isa, MaxPool2d, Region, RoiAlign, Sgd, SgdParameter,
-    UpsampleAdd, Window, relu_gradient,
+    Conv2d, DepthwiseConv2d, Epilogue, FocalLoss, Grid, Isa, MaxPool2d, Normalize, Region, RoiAlign, Sgd,
+    SgdParameter, UpsampleAdd, Window, relu_gradient,
 };
 use serde_json::Value;
 
@@ -160,6 +160,42 @@ fn focal() {
                 .unwrap();
             assert_close(&[result.loss], &[case["loss"].as_f64().unwrap()], 1e-6, &what("loss"));
             assert_close(&result.gradient, &doubles(&case["gradient"]), 2e-6, &what("gradient"));
+        });
+    }
+}
+
+#[test]
+fn group_and_batch_norm() {
+    for case in cases("group_norm").into_iter().chain(cases("batch_norm")) {
+        with_each(&case, |isa, what| {
+            let [n, h, w, c, groups] = ["n", "h", "w", "c", "groups"].map(|name| size(&case[name]));
+            let of_batch = groups == 0;
+            let normalize = if of_batch {
+                Normalize::new(&[n * h * w], c, c, 1e-5)
+            } else {
+                Normalize::new(&vec![h * w; n], c, groups, 1e-5)
+            };
+            let normalize = normalize.unwrap();
+            let relu = case["relu"].as_bool().unwrap();
+            let [x, weight, bias, mut dy] = ["x", "weight", "bias", "dy"].map(|name| floats(&case[name]));
+            let residual = case.get("residual").map(floats);
+            let result = normalize.forward(isa, &x, &weight, &bias, residual.as_deref(), relu).unwrap();
+            assert_close(&result.y, &doubles(&case["y"]), 1e-6, &what("y"));
+            if of_batch {
+                let bias = (n * h * w - 1) as f32 / (n * h * w) as f32;
+                let unbiased: Vec<_> = result.statistics.variance.iter().map(|v| v / bias).collect();
+                assert_close(&result.statistics.mean, &doubles(&case["mean"]), 1e-6, &what("mean"));
+                assert_close(&unbiased, &doubles(&case["unbiased_variance"]), 1e-6, &what("variance"));
+            }
+            let y = relu.then_some(&result.y[..]);
+            let gradients =
+                normalize.gradients(isa, &x, &result.statistics, &weight, y, &mut dy, true).unwrap();
+            assert_close(&gradients.x.unwrap(), &doubles(&case["dx"]), 2e-6, &what("dx"));
+            assert_close(&gradients.weight, &doubles(&case["dweight"]), 2e-6, &what("dweight"));
+            assert_close(&gradients.bias, &doubles(&case["dbias"]), 1e-6, &what("dbias"));
+            if case.get("dresidual").is_some() {
+                assert_close(&dy, &doubles(&case["dresidual"]), 1e-7, &what("dresidual"));
+            }
         });
     }
 }
