@@ -49,6 +49,28 @@ def max_pool(memory_format):
     return run
 
 
+def norm(r, memory_format):
+    c, groups = r["channels"], r["groups"]
+    xs = [torch.randn(r["batch"], c, size, size).to(memory_format=memory_format).requires_grad_() for size in r["sizes"]]
+    weight, bias = torch.randn(c, requires_grad=True), torch.randn(c, requires_grad=True)
+    mean, variance = torch.zeros(c), torch.ones(c)
+
+    def forward():
+        if groups:
+            return [F.relu_(F.group_norm(x, groups, weight, bias)) for x in xs]
+        return [F.relu_(F.batch_norm(x, mean, variance, weight, bias, training=True)) for x in xs]
+
+    dys = [torch.randn_like(y) for y in forward()]
+
+    def run():
+        weight.grad = bias.grad = None
+        for x in xs:
+            x.grad = None
+        torch.autograd.backward(forward(), dys)
+
+    return run
+
+
 def focal():
     x = torch.randn(4 * 12276, 80).requires_grad_()
     t = torch.zeros(4 * 12276, 80)
@@ -82,6 +104,8 @@ def prepare(r):
         return [conv(r, f, r["kind"] == "block") for f in formats]
     if r["kind"] == "max_pool":
         return [max_pool(f) for f in formats]
+    if r["kind"] == "norm":
+        return [norm(r, f) for f in formats]
     return [{"focal": lambda: focal(), "sgd": lambda: sgd(r), "ema": lambda: ema(r)}[r["kind"]]()]
 
 

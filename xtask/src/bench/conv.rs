@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use lacuna_kernels::{
-    Average, Conv2d, Epilogue, FocalLoss, Grid, Isa, MaxPool2d, Sgd, SgdParameter, Window, ema, relu_gradient,
+    Average, Conv2d, Epilogue, FocalLoss, Grid, Isa, MaxPool2d, Normalize, Sgd, SgdParameter, Window, ema,
+    relu_gradient,
 };
 use serde_json::{Value, json};
 
@@ -181,6 +182,27 @@ fn max_pool_case() -> anyhow::Result<Case> {
     }))
 }
 
+/// Normalisation and ReLU of square maps of these sizes: by groups, or with `groups` 0 by the batch.
+fn norm_case(sizes: &[usize], channels: usize, groups: usize) -> anyhow::Result<Case> {
+    let isa = Isa::best();
+    let images: Vec<usize> = sizes.iter().flat_map(|size| [size * size; BATCH]).collect();
+    let rows = images.iter().sum::<usize>();
+    let normalize = match groups {
+        0 => Normalize::new(&[rows], channels, channels, 1e-5)?,
+        _ => Normalize::new(&images, channels, groups, 1e-5)?,
+    };
+    let (x, weight, bias) = (numbers(rows * channels), numbers(channels), numbers(channels));
+    let dy = x.clone();
+    let request =
+        json!({"kind": "norm", "batch": BATCH, "sizes": sizes, "channels": channels, "groups": groups});
+    Ok(other(request, move || {
+        let normalized = normalize.forward(isa, &x, &weight, &bias, None, true).expect("shapes fit");
+        let (y, statistics) = (Some(&normalized.y[..]), &normalized.statistics);
+        let mut dy = dy.clone();
+        black_box(normalize.gradients(isa, &x, statistics, &weight, y, &mut dy, true).expect("shapes fit"));
+    }))
+}
+
 fn focal_case() -> Case {
     const ROWS: usize = BATCH * 12_276;
     const CLASSES: usize = 80;
@@ -243,6 +265,9 @@ enum Kind {
     /// Convolution, frozen batch norm, ReLU.
     Block(&'static Layer),
     MaxPool,
+    /// Over P3–P7.
+    GroupNorm,
+    BatchNorm,
     Focal,
     Sgd,
     Ema,
@@ -252,7 +277,8 @@ enum Kind {
 impl Kind {
     fn all() -> impl Iterator<Item = Self> {
         let blocks = [1, 2, 4, 20, 29].map(|at| Self::Block(&LAYERS[at]));
-        let others = [Self::MaxPool, Self::Focal, Self::Sgd, Self::Ema, Self::Copy];
+        let others =
+            [Self::MaxPool, Self::GroupNorm, Self::BatchNorm, Self::Focal, Self::Sgd, Self::Ema, Self::Copy];
         LAYERS.iter().map(Self::Conv).chain(blocks).chain(others)
     }
 
@@ -265,6 +291,8 @@ impl Kind {
             Self::Conv(layer) => of("conv", layer),
             Self::Block(layer) => of("block", layer),
             Self::MaxPool => "max-pool 3x3 s2 64 @128".into(),
+            Self::GroupNorm => "group norm 32 + relu 256 @P3-P7".into(),
+            Self::BatchNorm => "batch norm + relu 64 @64".into(),
             Self::Focal => "focal loss 49104x80".into(),
             Self::Sgd => "sgd 32M".into(),
             Self::Ema => "ema 32M".into(),
@@ -277,6 +305,8 @@ impl Kind {
             Self::Conv(layer) => conv_case(layer, false),
             Self::Block(layer) => conv_case(layer, true),
             Self::MaxPool => max_pool_case(),
+            Self::GroupNorm => norm_case(&[32, 16, 8, 4, 2], 256, 32),
+            Self::BatchNorm => norm_case(&[64], 64, 0),
             Self::Focal => Ok(focal_case()),
             Self::Sgd => Ok(sgd_case()),
             Self::Ema => Ok(ema_case()),
