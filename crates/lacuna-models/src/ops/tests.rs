@@ -198,6 +198,18 @@ fn batch_norm_block(device: &Device, by: By) -> Outcome {
     outcome(y, gradients![x, weight, bias, residual])
 }
 
+fn batch_norm_of_its_own_residual(device: &Device, by: By) -> Outcome {
+    let x = trained(1, [2, 4, 4, 8], device);
+    let (weight, bias) = (trained(2, [8], device), trained(3, [8], device));
+    let norm = match by {
+        By::Ops => batch_norm,
+        By::Portable => portable::batch_norm,
+    };
+    let (y, _) = norm(x.clone(), weight.clone(), bias.clone(), 1e-5, Some(x.clone()), true);
+    let (y, _) = norm(y.clone(), weight.clone(), bias.clone(), 1e-5, Some(y), false);
+    outcome(y, gradients![x, weight, bias])
+}
+
 fn batch_norm_statistics(device: &Device, by: By) -> Outcome {
     let x = trained(1, [2, 5, 6, 7], device);
     let (weight, bias) = (constant(2, [7], device), constant(3, [7], device));
@@ -243,7 +255,7 @@ fn residual_twice(
 
 type Case = fn(&Device, By) -> Outcome;
 
-const CASES: [(&str, Case); 15] = [
+const CASES: [(&str, Case); 16] = [
     ("conv2d", conv_block),
     ("conv2d by Winograd", winograd),
     ("conv2d_pyramid", pyramid),
@@ -258,6 +270,7 @@ const CASES: [(&str, Case); 15] = [
     ("group_norm of a pyramid", group_norm_of_a_pyramid),
     ("group_norm of a map", group_norm_of_a_map),
     ("batch_norm with a residual", batch_norm_block),
+    ("batch_norm with its input as residual, twice", batch_norm_of_its_own_residual),
     ("batch_norm and its statistics", batch_norm_statistics),
 ];
 
@@ -322,7 +335,10 @@ fn the_plain_device_gives_the_same_values() {
         );
         let x = max_pool2d(x, Window::new(3, 2, 1));
         let y = upsample_add(x.clone(), constant(3, [1, 6, 6, 16], device));
-        depthwise_conv2d(y, constant(4, [3, 3, 16], device), Window::new(3, 1, 1))
+        let y = depthwise_conv2d(y, constant(4, [3, 3, 16], device), Window::new(3, 1, 1));
+        let (weight, bias) = (constant(5, [16], device), constant(6, [16], device));
+        let y = group_norm(y, &[Grid::new(1, 6, 6)], 4, weight.clone(), bias.clone(), 1e-5, false);
+        batch_norm(y.clone(), weight, bias, 1e-5, Some(y), true).0
     };
     assert_eq!(values(on(&plain)), values(on(&tracked).inner()));
 }
@@ -343,7 +359,11 @@ fn views_are_read_as_what_they_are() {
         let run = |x| values(conv2d(x, weight.clone(), Window::new(1, 1, 0), Epilogue::default()));
         assert_eq!(run(view.clone()), run(copy.clone()), "{name}");
         let pooled = |x| values(max_pool2d(x, Window::new(3, 2, 1)));
-        assert_eq!(pooled(view), pooled(copy), "{name}");
+        assert_eq!(pooled(view.clone()), pooled(copy.clone()), "{name}");
+        let (weight, bias) = (constant(3, [4], &device), constant(4, [4], &device));
+        let normed =
+            |x: Tensor<4>| values(batch_norm(x.clone(), weight.clone(), bias.clone(), 1e-5, Some(x), true).0);
+        assert_eq!(normed(view), normed(copy), "{name}");
     }
 }
 
@@ -391,6 +411,31 @@ fn depthwise_of([of_x, of_weight]: [bool; 2], device: &Device, window: Window) -
     let weight = constant(2, [3, 3, 8], device).set_require_grad(of_weight);
     let grads = depthwise_conv2d(x.clone(), weight.clone(), window).sum().backward();
     [x.grad(&grads).map(values), weight.grad(&grads).map(values)]
+}
+
+#[test]
+fn a_norm_trains_what_is_tracked_alone() {
+    let device = Device::flex().autodiff();
+    let gradients = |tracked: [bool; 4]| {
+        let [x, residual] = [(1, 0), (2, 3)]
+            .map(|(seed, at)| constant(seed, [2, 3, 3, 8], &device).set_require_grad(tracked[at]));
+        let [weight, bias] =
+            [(3, 1), (4, 2)].map(|(seed, at)| constant(seed, [8], &device).set_require_grad(tracked[at]));
+        let (y, _) = batch_norm(x.clone(), weight.clone(), bias.clone(), 1e-5, Some(residual.clone()), true);
+        assert_eq!(is_tracked(&y), tracked.contains(&true));
+        let dy = constant(9, [2, 3, 3, 8], &device);
+        let grads = if is_tracked(&y) { (y * dy).sum().backward() } else { return [const { None }; 4] };
+        let [x, residual] = [x, residual].map(|x| x.grad(&grads).map(values));
+        let [weight, bias] = [weight, bias].map(|x| x.grad(&grads).map(values));
+        [x, weight, bias, residual]
+    };
+    let all = gradients([true; 4]);
+    for which in 0..16 {
+        let tracked = [0, 1, 2, 3].map(|at| which >> at & 1 == 1);
+        for (at, (of_some, of_all)) in gradients(tracked).iter().zip(&all).enumerate() {
+            assert_eq!(of_some, if tracked[at] { of_all } else { &None }, "{tracked:?} {at}");
+        }
+    }
 }
 
 #[test]
@@ -547,6 +592,9 @@ fn shapes_that_do_not_fit_are_named() {
     let window = Window::new(3, 1, 1);
     let conv = |epilogue| conv2d(of([1, 8, 6, 5]), of([3, 3, 5, 8]), window, epilogue);
     let none = Epilogue::<4>::default;
+    let group = |levels: &[Grid], groups, weights| {
+        group_norm(of([1, 4, 4, 6]), levels, groups, of_1(weights), of_1(6), 1e-5, true)
+    };
     let cases: Vec<(String, &str)> = vec![
         (
             refusal(|| drop(conv2d(of([1, 8, 8, 5]), of([3, 3, 4, 8]), window, none()))),
@@ -575,6 +623,25 @@ fn shapes_that_do_not_fit_are_named() {
         (
             refusal(|| drop(upsample_add(of([1, 2, 2, 5]), of([1, 4, 4, 6])))),
             "top has shape [1, 2, 2, 5], which does not fit lateral of shape [1, 4, 4, 6]",
+        ),
+        (
+            refusal(|| drop(group(&[Grid::new(1, 4, 5)], 3, 6))),
+            "x has shape [1, 4, 4, 6], which does not fit levels of shape [1, 4, 5]",
+        ),
+        (
+            refusal(|| drop(group(&[Grid::new(1, 4, 4)], 4, 6))),
+            "channels has shape [6], which does not fit groups of shape [4]",
+        ),
+        (
+            refusal(|| drop(group(&[Grid::new(1, 4, 4)], 3, 5))),
+            "weight has shape [5], which does not fit x of shape [1, 4, 4, 6]",
+        ),
+        (
+            refusal(|| {
+                let residual = Some(of([1, 4, 3, 6]));
+                drop(batch_norm(of([1, 4, 4, 6]), of_1(6), of_1(6), 1e-5, residual, true));
+            }),
+            "residual has shape [1, 4, 3, 6], which does not fit x of shape [1, 4, 4, 6]",
         ),
     ];
     for (said, expected) in cases {
