@@ -4,10 +4,12 @@
 //! Plain numbers in, plain numbers out: no tensors, no files, no allocation beyond the results.
 
 mod affine;
+mod detection;
 mod nms;
 mod overlap;
 
 pub use affine::Affine;
+pub use detection::{Detection, Score};
 pub use nms::nms;
 pub use overlap::{PairwiseMatrix, best_iou, iof, iou, pairwise_iof, pairwise_iou};
 

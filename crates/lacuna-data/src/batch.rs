@@ -15,7 +15,7 @@ use crate::augment::{Resize, ResizeRange, Resizer, ViewPlan};
 use crate::dataset::{Dataset, Image, Object};
 use crate::decode::{self, ImageError, OnBadImage, RgbImage};
 use crate::error::Result;
-use crate::random::{Purpose, Rng};
+use lacuna_random::{Purpose, Rng};
 
 /// Height and width of a batch are multiples of this: the stride of the coarsest feature level that
 /// all detectors share.

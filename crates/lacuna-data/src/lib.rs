@@ -11,7 +11,6 @@ mod error;
 pub mod layout;
 pub mod output;
 pub mod problems;
-pub mod random;
 pub mod sparsify;
 pub mod synth;
 pub mod voc;

@@ -11,7 +11,7 @@
 //! - Extreme keeps one box per image.
 
 use crate::dataset::Dataset;
-use crate::random::{Purpose, Rng};
+use lacuna_random::{Purpose, Rng};
 
 /// Which boxes are deleted.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use lacuna_boxes::Box2;
 use lacuna_data::augment::{Photometric, Resize, ResizeRange, Resizer, ViewPlan};
 use lacuna_data::decode::RgbImage;
-use lacuna_data::random::{Purpose, Rng};
+use lacuna_random::{Purpose, Rng};
 use proptest::prelude::*;
 use serde::Deserialize;
 

@@ -4,6 +4,7 @@ mod annotations;
 mod conv;
 mod loader;
 mod peer;
+mod step;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,11 @@ pub enum Bench {
     Conv(conv::Options),
     /// Batches of views, against a PyTorch DataLoader.
     Loader(loader::Options),
+    /// Training steps and predictions of whole detectors, against torchvision's.
+    Step(step::Options),
+    /// Our side of `step`, in a process of its own.
+    #[command(hide = true)]
+    StepServe(step::Serve),
 }
 
 impl Bench {
@@ -30,6 +36,8 @@ impl Bench {
             Self::AnnotationsOnce(once) => once.run(),
             Self::Conv(options) => conv::run(&options),
             Self::Loader(options) => loader::run(&options),
+            Self::Step(options) => step::run(&options),
+            Self::StepServe(serve) => serve.run(),
         }
     }
 }

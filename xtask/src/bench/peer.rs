@@ -1,5 +1,4 @@
-//! A Python process that times the peer's side of a case: one JSON request per line in, one JSON
-//! answer per line out.
+//! A process that times one side of a case: one JSON request per line in, one JSON answer per line out.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -18,12 +17,17 @@ impl Peer {
     /// Starts `script`, a file of `xtask/peers`.
     pub fn start(python: &Path, script: &str) -> anyhow::Result<Self> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(script);
-        let mut process = Command::new(python)
-            .arg(&script)
+        let mut command = Command::new(python);
+        command.arg(script);
+        Self::spawn(command)
+    }
+
+    pub fn spawn(mut command: Command) -> anyhow::Result<Self> {
+        let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .with_context(|| format!("cannot start {} {}", python.display(), script.display()))?;
+            .with_context(|| format!("cannot start {command:?}"))?;
         let requests = process.stdin.take().context("the peer has no stdin")?;
         let answers = BufReader::new(process.stdout.take().context("the peer has no stdout")?);
         Ok(Self { process, requests, answers })

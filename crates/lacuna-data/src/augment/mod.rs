@@ -10,7 +10,7 @@ use fast_image_resize as fir;
 use lacuna_boxes::Affine;
 
 use crate::decode::RgbImage;
-use crate::random::Rng;
+use lacuna_random::Rng;
 pub use photometric::Photometric;
 
 /// How large a view is, its aspect ratio being that of the image.

@@ -1,5 +1,5 @@
 use crate::decode::RgbImage;
-use crate::random::Rng;
+use lacuna_random::Rng;
 
 /// One operation on colours that leaves every object where it is, with Pillow's meaning of each
 /// (`ImageOps` and `ImageEnhance`; fixture `fixtures/photometric`).

@@ -1,6 +1,6 @@
 //! What lies behind everything.
 
-use crate::random::Rng;
+use lacuna_random::Rng;
 
 use super::canvas::Canvas;
 use super::color::{self, Color, mix, scale};

@@ -1,6 +1,6 @@
 //! From the painted scene to the bytes of a picture: light, lens and sensor.
 
-use crate::random::Rng;
+use lacuna_random::Rng;
 
 use super::canvas::Canvas;
 use super::color::Color;

@@ -1,6 +1,6 @@
 //! Colours: RGB, each 0..1.
 
-use crate::random::Rng;
+use lacuna_random::Rng;
 
 pub type Color = [f32; 3];
 

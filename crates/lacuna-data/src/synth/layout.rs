@@ -2,7 +2,7 @@
 
 use lacuna_boxes::{Box2, iou};
 
-use crate::random::Rng;
+use lacuna_random::Rng;
 
 use super::outline::{DISC, Outline};
 use super::stamp::{Pose, Stamp};

@@ -37,7 +37,7 @@ use std::ops::RangeInclusive;
 
 use lacuna_boxes::Box2;
 
-use crate::random::{Purpose, Rng};
+use lacuna_random::{Purpose, Rng};
 
 /// The names of the classes; [`Object::class`] is an index into them.
 pub const CLASSES: [&str; 8] = ["ball", "target", "ring", "star", "cross", "crescent", "arrow", "tile"];

@@ -1,6 +1,6 @@
 //! Fractal noise over a picture.
 
-use crate::random::Rng;
+use lacuna_random::Rng;
 
 /// Value noise summed over `octaves`, each with half the cell size and half the weight of the one
 /// before, stretched to make use of 0..1. One value per pixel.

@@ -2,7 +2,7 @@
 
 use std::f32::consts::TAU;
 
-use crate::random::Rng;
+use lacuna_random::Rng;
 
 use super::CLASSES;
 use super::surface::Surface;

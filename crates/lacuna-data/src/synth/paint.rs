@@ -1,6 +1,6 @@
 //! Colours, light and shadow of the figures.
 
-use crate::random::Rng;
+use lacuna_random::Rng;
 
 use super::canvas::Canvas;
 use super::color::{self, Color, distance, luma, mix, scale};

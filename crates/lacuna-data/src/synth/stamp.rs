@@ -2,7 +2,7 @@
 
 use std::f32::consts::SQRT_2;
 
-use crate::random::Rng;
+use lacuna_random::Rng;
 
 use super::outline::{Outline, Point, direction};
 

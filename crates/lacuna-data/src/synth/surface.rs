@@ -1,6 +1,6 @@
 //! Surfaces: how the two colours of a figure are laid over it.
 
-use crate::random::Rng;
+use lacuna_random::Rng;
 
 use super::outline::{Outline, Point};
 

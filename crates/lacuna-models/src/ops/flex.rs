@@ -59,6 +59,7 @@ pub trait Kernels: Backend {
         normalize: Normalize,
         relu: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+    fn known_gradient(x: FloatTensor<Self>, value: f32, gradient: Vec<f32>) -> FloatTensor<Self>;
 }
 
 /// A dense tensor in row order; a copy only if it is a view of another kind.
@@ -159,6 +160,10 @@ impl Kernels for Flex {
         let Statistics { mean, variance } = normalized.statistics;
         let statistics = [mean.len()];
         (tensor(normalized.y, x.shape()), tensor(mean, statistics), tensor(variance, statistics))
+    }
+
+    fn known_gradient(_: FlexTensor, value: f32, _: Vec<f32>) -> FlexTensor {
+        tensor(vec![value], [1])
     }
 }
 
@@ -300,7 +305,7 @@ impl<C: CheckpointStrategy> Kernels for Autodiff<Flex, C> {
         weights: Vec<f32>,
         focal: FocalLoss,
     ) -> FloatTensor<Self> {
-        match FocalLossBackward.prepare::<C>([logits.node()]).compute_bound().stateful() {
+        match KnownGradientBackward.prepare::<C>([logits.node()]).compute_bound().stateful() {
             OpsKind::Tracked(prepared) => {
                 let logits = logits.into_primitive();
                 let shape = logits.shape();
@@ -341,6 +346,16 @@ impl<C: CheckpointStrategy> Kernels for Autodiff<Flex, C> {
             }
         };
         (y, Self::from_inner(mean), Self::from_inner(variance))
+    }
+
+    fn known_gradient(x: FloatTensor<Self>, value: f32, gradient: Vec<f32>) -> FloatTensor<Self> {
+        match KnownGradientBackward.prepare::<C>([x.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(prepared) => {
+                let shape = x.into_primitive().shape();
+                prepared.finish((gradient, shape), tensor(vec![value], [1]))
+            }
+            OpsKind::UnTracked(prepared) => prepared.finish(tensor(vec![value], [1])),
+        }
     }
 }
 
@@ -493,10 +508,10 @@ impl Backward<Flex, 1> for RoiAlignBackward {
 }
 
 #[derive(Debug)]
-struct FocalLossBackward;
+struct KnownGradientBackward;
 
-impl Backward<Flex, 1> for FocalLossBackward {
-    /// The gradient of the loss, and its shape.
+impl Backward<Flex, 1> for KnownGradientBackward {
+    /// The gradient of a loss, and its shape.
     type State = (Vec<f32>, Shape);
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {

@@ -320,6 +320,22 @@ fn norm_on_flex<const D: usize>(
     (Tensor::from_dispatch(y), Tensor::from_dispatch(mean), Tensor::from_dispatch(variance))
 }
 
+/// A loss `[1]` that was computed from the elements of `x` elsewhere, with its gradient by them.
+pub fn known_gradient<const D: usize>(x: Tensor<D>, value: f32, gradient: Vec<f32>) -> Tensor<1> {
+    let elements = x.dims().iter().product::<usize>();
+    check(gradient.len() == elements, ("gradient", &[gradient.len()]), ("x", &x.dims()));
+    if is_flex(&x.device()) {
+        Tensor::from_dispatch(Dispatch::known_gradient(x.into_dispatch(), value, gradient))
+    } else {
+        portable::known_gradient(x, value, gradient)
+    }
+}
+
+/// The elements of a tensor in row order.
+pub fn values<const D: usize>(x: Tensor<D>) -> Vec<f32> {
+    x.into_data().try_to_vec().expect("models compute in f32")
+}
+
 /// A parameter with its gradient and velocity, which starts at zero. Any shape, flattened: of a tensor
 /// in row order that is a view. Tensors are plain, not tracked.
 #[derive(Debug)]

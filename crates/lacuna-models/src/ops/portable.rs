@@ -221,6 +221,14 @@ pub(super) fn batch_norm(
     (finish(y.reshape(shape) * per_channel(weight), epilogue), BatchStatistics { mean, variance })
 }
 
+/// `x·gradient`, moved to the value.
+pub(super) fn known_gradient<const D: usize>(x: Tensor<D>, value: f32, gradient: Vec<f32>) -> Tensor<1> {
+    let device = x.device();
+    let gradient = Tensor::from_data(TensorData::new(gradient, x.dims()), &device);
+    let product = (x * gradient).sum();
+    product.clone() - product.detach() + value
+}
+
 pub(super) fn sgd_step(update: Update, sgd: Sgd) -> (Tensor<1>, Tensor<1>) {
     let Update { parameter, gradient, velocity } = update;
     let decayed = gradient + parameter.clone() * sgd.weight_decay;

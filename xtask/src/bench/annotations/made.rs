@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use lacuna_data::output::{IfExists, write_file};
-use lacuna_data::random::{Purpose, Rng};
+use lacuna_random::{Purpose, Rng};
 
 const N_IMAGES: usize = 118_287;
 const N_ANNOTATIONS: usize = 860_001;

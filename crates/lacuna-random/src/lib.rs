@@ -19,6 +19,10 @@ pub enum Purpose {
     View {
         recipe: u32,
     },
+    /// The weights that a model starts from.
+    Weights,
+    /// The anchors and proposals of an image that a loss looks at.
+    Sampling,
 }
 
 impl Purpose {
@@ -28,6 +32,8 @@ impl Purpose {
             Self::Synth => 2,
             Self::Order => 3,
             Self::View { recipe } => 4 + (u64::from(recipe) << 8),
+            Self::Weights => 5,
+            Self::Sampling => 6,
         }
     }
 }
@@ -80,6 +86,13 @@ impl Rng {
     /// True with this probability: never at 0, always at 1.
     pub fn chance(&mut self, probability: f64) -> bool {
         self.unit() < probability
+    }
+
+    /// Two draws from the standard normal distribution (Box and Muller).
+    pub fn normals(&mut self) -> (f64, f64) {
+        let radius = libm::sqrt(-2.0 * libm::log(1.0 - self.unit()));
+        let (sin, cos) = libm::sincos(std::f64::consts::TAU * self.unit());
+        (radius * cos, radius * sin)
     }
 
     /// `count` different numbers of `0..n`, ascending, every such set equally likely (Floyd).

@@ -1,0 +1,56 @@
+//! Boxes as the numbers that a network regresses, and back.
+
+use lacuna_boxes::Box2;
+
+/// The largest logarithm of a size that is believed: a box 62.5 times its reference.
+const SIZE_MAX: f32 = 4.135_166_6; // ln(1000 / 16)
+
+/// A box relative to a reference box (Girshick et al., 2014): the shift of its centre in units of the
+/// reference's size, and the logarithm of the ratio of the sizes, each times a weight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BoxCoder {
+    /// Of (x, y) and of (width, height).
+    pub weights: (f32, f32),
+}
+
+impl BoxCoder {
+    pub fn encode(self, reference: Box2, of: Box2) -> [f32; 4] {
+        let (width, height) = (reference.width(), reference.height());
+        let (x, y) = (reference.x1 + 0.5 * width, reference.y1 + 0.5 * height);
+        let (of_width, of_height) = (of.width(), of.height());
+        let (of_x, of_y) = (of.x1 + 0.5 * of_width, of.y1 + 0.5 * of_height);
+        let (shift, size) = self.weights;
+        [
+            shift * (of_x - x) / width,
+            shift * (of_y - y) / height,
+            size * (of_width / width).ln(),
+            size * (of_height / height).ln(),
+        ]
+    }
+
+    pub fn decode(self, reference: Box2, [dx, dy, dw, dh]: [f32; 4]) -> Box2 {
+        let (width, height) = (reference.width(), reference.height());
+        let (shift, size) = self.weights;
+        let x = dx / shift * width + (reference.x1 + 0.5 * width);
+        let y = dy / shift * height + (reference.y1 + 0.5 * height);
+        let half_width = 0.5 * ((dw / size).min(SIZE_MAX).exp() * width);
+        let half_height = 0.5 * ((dh / size).min(SIZE_MAX).exp() * height);
+        Box2::new(x - half_width, y - half_height, x + half_width, y + half_height)
+    }
+}
+
+/// A box by the distances of its four sides from a location, in units of the location's stride (FCOS).
+/// The location is the centre of a square of the stride's size.
+pub mod distances {
+    use lacuna_boxes::Box2;
+
+    pub fn encode(square: Box2, of: Box2) -> [f32; 4] {
+        let ((x, y), width, height) = (square.center(), square.width(), square.height());
+        [(x - of.x1) / width, (y - of.y1) / height, (of.x2 - x) / width, (of.y2 - y) / height]
+    }
+
+    pub fn decode(square: Box2, [left, top, right, bottom]: [f32; 4]) -> Box2 {
+        let ((x, y), width, height) = (square.center(), square.width(), square.height());
+        Box2::new(x - left * width, y - top * height, x + right * width, y + bottom * height)
+    }
+}

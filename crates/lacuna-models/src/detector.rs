@@ -1,0 +1,233 @@
+//! What the method asks of a detector: [`Detector::detect`] and [`Detector::loss`], the same for all.
+
+use burn::Tensor;
+use burn::module::Module;
+use lacuna_boxes::{Affine, Box2, Detection, best_iou};
+use lacuna_random::Rng;
+use serde::{Deserialize, Serialize};
+
+use crate::faster_rcnn::{FasterRcnn, FasterRcnnConfig};
+use crate::fcos::{Fcos, FcosConfig};
+use crate::layers::Init;
+use crate::resnet::ResNetConfig;
+use crate::retinanet::{RetinaNet, RetinaNetConfig};
+
+/// A batch of views.
+#[derive(Clone, Debug)]
+pub struct Images {
+    /// `[N, H, W, 3]`, normalised, zero to the right of and below each view.
+    pub pixels: Tensor<4>,
+    /// Width and height of each view in `pixels`.
+    pub sizes: Vec<(u32, u32)>,
+    /// The map from each image to its view. Boxes outside a detector are those of the image.
+    pub to_view: Vec<Affine>,
+}
+
+impl Images {
+    /// Height and width with the padding.
+    pub(crate) fn padded(&self) -> (usize, usize) {
+        let [_, height, width, _] = self.pixels.dims();
+        (height, width)
+    }
+
+    /// The part of a box inside view `image`.
+    pub(crate) fn clip(&self, image: usize, bounds: Box2) -> Box2 {
+        let (width, height) = self.sizes[image];
+        bounds.clip(width as f32, height as f32)
+    }
+
+    /// The targets of each view that are inside it.
+    pub(crate) fn targets_in_views(&self, targets: &[Vec<Target>]) -> Vec<Objects> {
+        assert_eq!(targets.len(), self.sizes.len(), "targets for {} views", self.sizes.len());
+        let in_view = |(image, targets): (usize, &Vec<Target>)| {
+            targets
+                .iter()
+                .map(|target| (self.clip(image, self.to_view[image].apply(target.bounds)), target.class))
+                .filter(|(bounds, _)| !bounds.is_degenerate())
+                .unzip()
+        };
+        targets.iter().enumerate().map(in_view).map(|(boxes, classes)| Objects { boxes, classes }).collect()
+    }
+}
+
+/// An object that the student is to find: a box of the image, and its class from 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Target {
+    pub bounds: Box2,
+    pub class: usize,
+}
+
+/// The targets of a view, in its coordinates.
+pub(crate) struct Objects {
+    pub boxes: Vec<Box2>,
+    pub classes: Vec<usize>,
+}
+
+impl Objects {
+    /// The best IoU of a box with any of them.
+    pub fn best_iou(&self, bounds: Box2) -> f32 {
+        best_iou(bounds, self.boxes.iter().copied()).map_or(0.0, |(_, iou)| iou)
+    }
+}
+
+/// What the sums of a loss are divided by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Normalization {
+    /// The positives of the batch (mmdetection's, and the paper's).
+    #[default]
+    Batch,
+    /// Those of each image, and the images' losses averaged (torchvision's RetinaNet).
+    Image,
+}
+
+impl Normalization {
+    /// The factor of each image's sums, if its count is `counts[image]`.
+    pub(crate) fn factors(self, counts: &[usize]) -> Vec<f32> {
+        let inverse = |count: usize| 1.0 / count.max(1) as f32;
+        match self {
+            Self::Batch => vec![inverse(counts.iter().sum()); counts.len()],
+            Self::Image => counts.iter().map(|&count| inverse(count) / counts.len() as f32).collect(),
+        }
+    }
+}
+
+/// Which box of a negative sample is compared with the targets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IouOf {
+    /// The box that the detector predicts from it, as a constant.
+    #[default]
+    Prediction,
+    /// The anchor, the square around the location, or the proposal itself.
+    Sample,
+}
+
+/// A weight for the classification loss of each negative sample, by its best IoU with the targets.
+#[derive(Clone, Copy)]
+pub struct NegativeWeight<'a> {
+    pub weight: &'a (dyn Fn(f32) -> f32 + Sync),
+    pub iou_of: IouOf,
+    /// Faster R-CNN: whether the anchors of its proposal network are weighted.
+    pub rpn: bool,
+    /// Faster R-CNN: whether its sampled proposals are weighted.
+    pub proposals: bool,
+}
+
+impl NegativeWeight<'_> {
+    /// The weight of a sample and the box predicted from it.
+    pub(crate) fn of(&self, sample: Box2, prediction: impl FnOnce() -> Box2, objects: &Objects) -> f32 {
+        let compared = match self.iou_of {
+            IouOf::Sample => sample,
+            IouOf::Prediction => prediction(),
+        };
+        (self.weight)(objects.best_iou(compared))
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+pub struct LossOptions<'a> {
+    pub normalization: Normalization,
+    pub negative_weight: Option<NegativeWeight<'a>>,
+}
+
+/// A term of a detector's loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Term {
+    Classification,
+    Regression,
+    Centerness,
+    Objectness,
+    ProposalRegression,
+}
+
+/// The terms of a loss, each `[1]`.
+#[derive(Clone, Debug)]
+pub struct Losses(pub Vec<(Term, Tensor<1>)>);
+
+impl Losses {
+    pub fn total(&self) -> Tensor<1> {
+        let terms = self.0.iter().map(|(_, term)| term.clone());
+        terms.reduce(|sum, term| sum + term).expect("every detector has a loss")
+    }
+}
+
+/// Everything that makes a detector's shape.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum DetectorConfig {
+    RetinaNet(RetinaNetConfig),
+    Fcos(FcosConfig),
+    FasterRcnn(FasterRcnnConfig),
+}
+
+impl DetectorConfig {
+    /// A detector with weights drawn from `rng`.
+    pub fn init(&self, device: &burn::tensor::Device, rng: &mut Rng) -> Detector {
+        self.with(&mut Init { device, rng: Some(rng) })
+    }
+
+    /// A detector whose weights are still to be read.
+    pub(crate) fn empty(&self, device: &burn::tensor::Device) -> Detector {
+        self.with(&mut Init { device, rng: None })
+    }
+
+    fn with(&self, init: &mut Init) -> Detector {
+        match self {
+            Self::RetinaNet(config) => Detector::RetinaNet(config.init(init)),
+            Self::Fcos(config) => Detector::Fcos(config.init(init)),
+            Self::FasterRcnn(config) => Detector::FasterRcnn(config.init(init)),
+        }
+    }
+
+    pub fn n_classes(&self) -> usize {
+        match self {
+            Self::RetinaNet(config) => config.n_classes,
+            Self::Fcos(config) => config.n_classes,
+            Self::FasterRcnn(config) => config.n_classes,
+        }
+    }
+
+    pub fn backbone(&self) -> &ResNetConfig {
+        match self {
+            Self::RetinaNet(config) => &config.backbone,
+            Self::Fcos(config) => &config.backbone,
+            Self::FasterRcnn(config) => &config.backbone,
+        }
+    }
+}
+
+#[derive(Module, Debug)]
+pub enum Detector {
+    RetinaNet(RetinaNet),
+    Fcos(Fcos),
+    FasterRcnn(FasterRcnn),
+}
+
+impl Detector {
+    /// The detections of each image, best first, in its coordinates. Run it on the plain device
+    /// (`detector.valid()`): on a tracked one the pass stays in the graph.
+    pub fn detect(&self, images: &Images) -> Vec<Vec<Detection>> {
+        match self {
+            Self::RetinaNet(detector) => detector.detect(images),
+            Self::Fcos(detector) => detector.detect(images),
+            Self::FasterRcnn(detector) => detector.detect(images),
+        }
+    }
+
+    /// The loss of each image's targets, which are in its coordinates. `rng` is for detectors that look
+    /// at a sample of their boxes only.
+    pub fn loss(
+        &self,
+        images: &Images,
+        targets: &[Vec<Target>],
+        options: &LossOptions,
+        rng: &mut Rng,
+    ) -> Losses {
+        match self {
+            Self::RetinaNet(detector) => detector.loss(images, targets, options),
+            Self::Fcos(detector) => detector.loss(images, targets, options),
+            Self::FasterRcnn(detector) => detector.loss(images, targets, options, rng),
+        }
+    }
+}

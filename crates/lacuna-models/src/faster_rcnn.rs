@@ -1,0 +1,455 @@
+//! Faster R-CNN (Ren et al., 2015) on a pyramid (Lin et al., 2017): a network proposes regions, and a
+//! head classifies each of them.
+
+use burn::Tensor;
+use burn::module::Module;
+use lacuna_boxes::{Box2, Detection, Score, nms};
+use lacuna_random::Rng;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::anchors::{AnchorConfig, Anchors};
+use crate::backbone::Backbone;
+use crate::coder::BoxCoder;
+use crate::detector::{Images, LossOptions, Losses, Objects, Target, Term};
+use crate::fpn::{Levels, Pyramid};
+use crate::layers::{Conv, Draw, Init, Linear, Mode};
+use crate::losses::{LossSum, binary_cross_entropy, sigmoid, smooth_l1};
+use crate::matcher::{Match, Matcher};
+use crate::ops::{self, Region, RoiAlign, Window};
+use crate::postprocess::{PostProcess, keep_best};
+use crate::resnet::ResNetConfig;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FasterRcnnConfig {
+    pub n_classes: usize,
+    pub backbone: ResNetConfig,
+    /// The channels of the pyramid and of the proposal network.
+    pub width: usize,
+    /// The channels of the two layers of the box head.
+    pub head_width: usize,
+    pub anchors: AnchorConfig,
+    /// The proposals of an image in training and otherwise: the best of each level before non-maximum
+    /// suppression, and the best of the image after it.
+    pub training_proposals: Proposals,
+    pub proposals: Proposals,
+    /// The anchors of an image that the proposal network learns from.
+    pub anchor_samples: Samples,
+    /// The proposals of an image that the box head learns from.
+    pub proposal_samples: Samples,
+    pub post_process: PostProcess,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Proposals {
+    pub per_level: usize,
+    pub per_image: usize,
+}
+
+/// How many samples an image gives, and the largest share of positives among them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Samples {
+    pub count: usize,
+    pub positive_share: f64,
+}
+
+impl FasterRcnnConfig {
+    /// torchvision's, which are those of the papers.
+    pub fn new(n_classes: usize, backbone: ResNetConfig) -> Self {
+        Self {
+            n_classes,
+            backbone,
+            width: 256,
+            head_width: 1024,
+            anchors: AnchorConfig::rpn(),
+            training_proposals: Proposals { per_level: 2000, per_image: 2000 },
+            proposals: Proposals { per_level: 1000, per_image: 1000 },
+            anchor_samples: Samples { count: 256, positive_share: 0.5 },
+            proposal_samples: Samples { count: 512, positive_share: 0.25 },
+            post_process: PostProcess {
+                score_min: 0.05,
+                candidates_per_level: usize::MAX,
+                nms_iou_max: 0.5,
+                detections_max: 100,
+            },
+        }
+    }
+
+    pub(crate) fn init(&self, init: &mut Init) -> FasterRcnn {
+        let backbone = Backbone::p2_to_p6(&self.backbone, self.width, init);
+        let mut conv =
+            |outputs, window| Conv::with_bias(self.width, outputs, window, Draw::Normal { std: 0.01 }, init);
+        let (one, three) = (Window::new(1, 1, 0), Window::new(3, 1, 1));
+        let anchors = self.anchors.per_location();
+        let head = RpnHead {
+            conv: vec![[conv(self.width, three)]],
+            cls_logits: conv(anchors, one),
+            bbox_pred: conv(4 * anchors, one),
+        };
+        let (regions, outputs) = (ROI_SIZE * ROI_SIZE * self.width, self.n_classes + 1);
+        let box_head = BoxHead {
+            fc6: Linear::new(regions, self.head_width, init),
+            fc7: Linear::new(self.head_width, self.head_width, init),
+        };
+        let box_predictor = BoxPredictor {
+            cls_score: Linear::new(self.head_width, outputs, init),
+            bbox_pred: Linear::new(self.head_width, 4 * outputs, init),
+        };
+        let roi_heads = RoiHeads { box_head, box_predictor };
+        FasterRcnn { backbone, rpn: Rpn { head }, roi_heads, config: self.clone() }
+    }
+}
+
+/// A region's map is 7 × 7.
+pub(crate) const ROI_SIZE: usize = 7;
+const ANCHOR_CODER: BoxCoder = BoxCoder { weights: (1.0, 1.0) };
+const PROPOSAL_CODER: BoxCoder = BoxCoder { weights: (10.0, 5.0) };
+const ANCHOR_MATCHER: Matcher = Matcher { object_min: 0.7, background_max: 0.3, low_quality: true };
+const PROPOSAL_MATCHER: Matcher = Matcher { object_min: 0.5, background_max: 0.5, low_quality: false };
+const PROPOSAL_NMS_IOU_MAX: f64 = 0.7;
+/// Where the regression losses turn from a parabola to a line.
+const BETA: f32 = 1.0 / 9.0;
+
+#[derive(Module, Debug)]
+pub struct FasterRcnn {
+    backbone: Backbone,
+    rpn: Rpn,
+    roi_heads: RoiHeads,
+    #[module(skip)]
+    config: FasterRcnnConfig,
+}
+
+#[derive(Module, Debug)]
+pub struct Rpn {
+    head: RpnHead,
+}
+
+#[derive(Module, Debug)]
+pub struct RpnHead {
+    conv: Vec<[Conv; 1]>,
+    cls_logits: Conv,
+    bbox_pred: Conv,
+}
+
+#[derive(Module, Debug)]
+pub struct RoiHeads {
+    box_head: BoxHead,
+    box_predictor: BoxPredictor,
+}
+
+#[derive(Module, Debug)]
+pub struct BoxHead {
+    fc6: Linear,
+    fc7: Linear,
+}
+
+/// Class 0 is background; class c of an object is c + 1 here.
+#[derive(Module, Debug)]
+pub struct BoxPredictor {
+    cls_score: Linear,
+    bbox_pred: Linear,
+}
+
+/// What the proposal network says of every anchor of every image, in the order of [`Anchors`].
+pub struct RpnOutput {
+    /// `[rows, 1]`
+    pub objectness: Tensor<2>,
+    /// `[rows, 4]`
+    pub deltas: Tensor<2>,
+    pub anchors: Anchors,
+}
+
+/// A proposal, in the coordinates of its view.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Proposal {
+    pub image: usize,
+    pub bounds: Box2,
+}
+
+/// What the box head says of the proposals, which are in an order of its own.
+pub struct RoiOutput {
+    /// `[proposals, 1 + n_classes]`
+    pub logits: Tensor<2>,
+    /// `[proposals, 4·(1 + n_classes)]`
+    pub deltas: Tensor<2>,
+    /// The proposal of each row, as its place in what was asked.
+    pub order: Vec<usize>,
+}
+
+impl FasterRcnn {
+    pub fn features(&self, images: &Images, mode: Mode) -> Levels {
+        self.backbone.forward(images.pixels.clone(), mode)
+    }
+
+    pub fn rpn(&self, images: &Images, features: &Levels) -> RpnOutput {
+        let Pyramid { rows, levels } = Pyramid::of(features);
+        let RpnHead { conv, cls_logits, bbox_pred } = &self.rpn.head;
+        let x = conv.iter().fold(rows, |rows, [conv]| conv.over_pyramid(rows, &levels, true));
+        let anchors = self.config.anchors.over(&levels, images.padded());
+        let n = anchors.n_rows();
+        RpnOutput {
+            objectness: cls_logits.over_pyramid(x.clone(), &levels, false).reshape([n, 1]),
+            deltas: bbox_pred.over_pyramid(x, &levels, false).reshape([n, 4]),
+            anchors,
+        }
+    }
+
+    /// The proposals of each image, best first: `objectness [rows]`, `deltas [rows, 4]`.
+    pub fn propose(
+        &self,
+        images: &Images,
+        anchors: &Anchors,
+        objectness: &[f32],
+        deltas: &[[f32; 4]],
+        limits: Proposals,
+    ) -> Vec<Vec<Box2>> {
+        let of_image = |image: usize| {
+            let (mut boxes, mut scores, mut levels) = (Vec::new(), Vec::new(), Vec::new());
+            for (number, level) in anchors.levels().enumerate() {
+                let rows = anchors.rows_of_level(level.clone(), image);
+                let first = rows.start;
+                let mut best: Vec<usize> = rows.collect();
+                keep_best(&mut best, limits.per_level, |&row| objectness[row]);
+                for row in best {
+                    let anchor = anchors.boxes()[level.start + row - first];
+                    let bounds = images.clip(image, ANCHOR_CODER.decode(anchor, deltas[row]));
+                    if bounds.width() >= 1e-3 && bounds.height() >= 1e-3 {
+                        boxes.push(bounds);
+                        scores.push(sigmoid(objectness[row]));
+                        levels.push(number);
+                    }
+                }
+            }
+            let kept = nms(&boxes, &scores, &levels, PROPOSAL_NMS_IOU_MAX);
+            kept.into_iter().take(limits.per_image).map(|index| boxes[index]).collect()
+        };
+        (0..images.sizes.len()).into_par_iter().map(of_image).collect()
+    }
+
+    pub fn classify(&self, features: &Levels, proposals: &[Proposal]) -> RoiOutput {
+        let pooled_levels = features.len() - 1; // The coarsest is for large anchors only.
+        let (mut regions, mut order) = (vec![Vec::new(); pooled_levels], vec![Vec::new(); pooled_levels]);
+        for (index, &Proposal { image, bounds }) in proposals.iter().enumerate() {
+            let level = level_of(bounds, pooled_levels);
+            let Box2 { x1, y1, x2, y2 } = bounds;
+            regions[level].push(Region { image, x1, y1, x2, y2 });
+            order[level].push(index);
+        }
+        let pooled = features.iter().zip(regions).enumerate().map(|(level, (map, regions))| {
+            let align = RoiAlign {
+                height: ROI_SIZE,
+                width: ROI_SIZE,
+                spatial_scale: 0.25 / (1 << level) as f32,
+                sampling_ratio: 2,
+                aligned: false,
+            };
+            ops::roi_align(map.clone(), regions, align)
+        });
+        let pooled = Tensor::cat(pooled.collect(), 0); // [proposals, 7, 7, C]
+        let RoiHeads { box_head, box_predictor } = &self.roi_heads;
+        let inputs = ROI_SIZE * ROI_SIZE * self.config.width;
+        let x = box_head.fc6.forward(pooled.reshape([proposals.len(), inputs]), true);
+        let x = box_head.fc7.forward(x, true);
+        RoiOutput {
+            logits: box_predictor.cls_score.forward(x.clone(), false),
+            deltas: box_predictor.bbox_pred.forward(x, false),
+            order: order.concat(),
+        }
+    }
+
+    pub fn detect(&self, images: &Images) -> Vec<Vec<Detection>> {
+        let features = self.features(images, Mode::Inference);
+        let RpnOutput { objectness, deltas, anchors } = self.rpn(images, &features);
+        let (objectness, deltas) = (ops::values(objectness), ops::values(deltas));
+        let proposed =
+            self.propose(images, &anchors, &objectness, deltas.as_chunks().0, self.config.proposals);
+        let proposals: Vec<Proposal> = flat(&proposed).collect();
+        let RoiOutput { logits, deltas, order } = self.classify(&features, &proposals);
+        let (logits, deltas) = (ops::values(logits), ops::values(deltas));
+
+        let outputs = self.config.n_classes + 1;
+        let mut found = vec![Vec::new(); images.sizes.len()];
+        // In the order of the proposals, so that of equal scores the better proposal's comes first.
+        let mut rows: Vec<usize> = (0..order.len()).collect();
+        rows.sort_unstable_by_key(|&row| order[row]);
+        for row in rows {
+            let Proposal { image, bounds } = proposals[order[row]];
+            let scores = softmax(&logits[row * outputs..][..outputs]);
+            let deltas = deltas[4 * row * outputs..][..4 * outputs].as_chunks().0;
+            for class in 0..self.config.n_classes {
+                let score = scores[class + 1];
+                if score > self.config.post_process.score_min {
+                    let bounds = images.clip(image, PROPOSAL_CODER.decode(bounds, deltas[class + 1]));
+                    if bounds.width() >= 1e-2 && bounds.height() >= 1e-2 {
+                        found[image].push(Detection { bounds, class, score: Score(score) });
+                    }
+                }
+            }
+        }
+        let suppress = |(image, found): (usize, &Vec<Detection>)| {
+            self.config.post_process.suppress(found, (images, image))
+        };
+        found.par_iter().enumerate().map(suppress).collect()
+    }
+
+    pub fn loss(
+        &self,
+        images: &Images,
+        targets: &[Vec<Target>],
+        options: &LossOptions,
+        rng: &mut Rng,
+    ) -> Losses {
+        let features = self.features(images, Mode::Training);
+        let objects = images.targets_in_views(targets);
+        let rpn = self.rpn(images, &features);
+        let (objectness, deltas) = (ops::values(rpn.objectness.clone()), ops::values(rpn.deltas.clone()));
+        let deltas = deltas.as_chunks().0;
+        let proposed =
+            self.propose(images, &rpn.anchors, &objectness, deltas, self.config.training_proposals);
+        let [objectness, regression] = self.rpn_loss(&rpn, &objectness, deltas, &objects, options, rng);
+        let [classification, box_regression] = self.roi_loss(&features, proposed, &objects, options, rng);
+        Losses(vec![
+            (Term::Objectness, objectness.into_tensor(rpn.objectness)),
+            (Term::ProposalRegression, regression.into_tensor(rpn.deltas)),
+            classification,
+            box_regression,
+        ])
+    }
+
+    /// The sums over sampled anchors: of objectness, and of the deltas of positive ones.
+    fn rpn_loss(
+        &self,
+        rpn: &RpnOutput,
+        objectness: &[f32],
+        deltas: &[[f32; 4]],
+        objects: &[Objects],
+        options: &LossOptions,
+        rng: &mut Rng,
+    ) -> [LossSum; 2] {
+        let anchors = rpn.anchors.boxes();
+        let matches: Vec<_> =
+            objects.par_iter().map(|objects| ANCHOR_MATCHER.matches(anchors, &objects.boxes)).collect();
+        let samples: Vec<_> =
+            matches.iter().map(|matches| self.config.anchor_samples.draw(matches, rng)).collect();
+        let factors = options.normalization.factors(&samples.iter().map(Vec::len).collect::<Vec<_>>());
+        let negative_weight = options.negative_weight.filter(|negative| negative.rpn);
+
+        let (mut scores, mut regression) = (LossSum::new(objectness.len()), LossSum::new(4 * deltas.len()));
+        for (image, objects) in objects.iter().enumerate() {
+            let rows: Vec<usize> = rpn.anchors.rows(image).collect();
+            let factor = factors[image];
+            for &sample in &samples[image] {
+                let (row, anchor) = (rows[sample], anchors[sample]);
+                if let Match::Object(object) = matches[image][sample] {
+                    scores.add(row, factor, binary_cross_entropy(objectness[row], 1.0));
+                    let target = ANCHOR_CODER.encode(anchor, objects.boxes[object]);
+                    regression.add(4 * row, factor, smooth_l1(deltas[row], target, BETA));
+                } else {
+                    let weight = negative_weight.map_or(1.0, |negative| {
+                        negative.of(anchor, || ANCHOR_CODER.decode(anchor, deltas[row]), objects)
+                    });
+                    scores.add(row, factor * weight, binary_cross_entropy(objectness[row], 0.0));
+                }
+            }
+        }
+        [scores, regression]
+    }
+
+    /// The losses of sampled proposals, among which every object is proposed, too.
+    fn roi_loss(
+        &self,
+        features: &Levels,
+        mut proposed: Vec<Vec<Box2>>,
+        objects: &[Objects],
+        options: &LossOptions,
+        rng: &mut Rng,
+    ) -> [(Term, Tensor<1>); 2] {
+        let (mut proposals, mut matched, mut counts) = (Vec::new(), Vec::new(), Vec::new());
+        for (image, (proposed, objects)) in proposed.iter_mut().zip(objects).enumerate() {
+            proposed.extend(&objects.boxes);
+            let matches = PROPOSAL_MATCHER.matches(proposed, &objects.boxes);
+            let samples = self.config.proposal_samples.draw(&matches, rng);
+            counts.push(samples.len());
+            proposals.extend(samples.iter().map(|&sample| Proposal { image, bounds: proposed[sample] }));
+            matched.extend(samples.iter().map(|&sample| matches[sample]));
+        }
+        let factors = options.normalization.factors(&counts);
+        let negative_weight = options.negative_weight.filter(|negative| negative.proposals);
+
+        let RoiOutput { logits, deltas, order } = self.classify(features, &proposals);
+        let (scores, predicted) = (ops::values(logits.clone()), ops::values(deltas.clone()));
+        let outputs = self.config.n_classes + 1;
+        let (mut classification, mut regression) =
+            (LossSum::new(scores.len()), LossSum::new(predicted.len()));
+        for (row, &index) in order.iter().enumerate() {
+            let Proposal { image, bounds } = proposals[index];
+            let (factor, objects) = (factors[image], &objects[image]);
+            let scores = &scores[row * outputs..][..outputs];
+            let predicted = predicted[4 * row * outputs..][..4 * outputs].as_chunks().0;
+            if let Match::Object(object) = matched[index] {
+                let class = objects.classes[object] + 1;
+                classification.add_softmax(row * outputs, factor, scores, class);
+                let target = PROPOSAL_CODER.encode(bounds, objects.boxes[object]);
+                let loss = smooth_l1(predicted[class], target, BETA);
+                regression.add(4 * (row * outputs + class), factor, loss);
+            } else {
+                // The box predicted from background is that of the likeliest object.
+                let likeliest = || (1..outputs).max_by(|&a, &b| scores[a].total_cmp(&scores[b])).unwrap_or(0);
+                let weight = negative_weight.map_or(1.0, |negative| {
+                    negative.of(bounds, || PROPOSAL_CODER.decode(bounds, predicted[likeliest()]), objects)
+                });
+                classification.add_softmax(row * outputs, factor * weight, scores, 0);
+            }
+        }
+        [
+            (Term::Classification, classification.into_tensor(logits)),
+            (Term::Regression, regression.into_tensor(deltas)),
+        ]
+    }
+}
+
+fn flat(proposed: &[Vec<Box2>]) -> impl Iterator<Item = Proposal> {
+    let of_image = |(image, boxes): (usize, &Vec<Box2>)| {
+        boxes.clone().into_iter().map(move |bounds| Proposal { image, bounds })
+    };
+    proposed.iter().enumerate().flat_map(of_image)
+}
+
+impl Samples {
+    /// Positives and negatives at random, ascending.
+    fn draw(&self, matches: &[Match], rng: &mut Rng) -> Vec<usize> {
+        let (mut positive, mut negative) = (Vec::new(), Vec::new());
+        for (index, matched) in matches.iter().enumerate() {
+            match matched {
+                Match::Object(_) => positive.push(index),
+                Match::Background => negative.push(index),
+                Match::Ignored => {}
+            }
+        }
+        let positives = positive.len().min((self.count as f64 * self.positive_share) as usize);
+        let negatives = negative.len().min(self.count - positives);
+        let positive = rng.choose(positive.len(), positives).into_iter().map(|index| positive[index]);
+        let mut drawn: Vec<usize> = positive.collect();
+        drawn.extend(rng.choose(negative.len(), negatives).into_iter().map(|index| negative[index]));
+        drawn.sort_unstable();
+        drawn
+    }
+}
+
+/// The level that a region is pooled from, P2 being 0: a region of 224² from P4, of half the side from
+/// one level below (equation 1 of the pyramid's paper).
+pub fn level_of(region: Box2, levels: usize) -> usize {
+    let level = (4.0 + (region.area().sqrt() / 224.0).log2() + 1e-6).floor();
+    (level.max(2.0) as usize - 2).min(levels - 1)
+}
+
+fn softmax(logits: &[f32]) -> Vec<f32> {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut scores: Vec<f32> = logits.iter().map(|z| (z - largest).exp()).collect();
+    let sum: f32 = scores.iter().sum();
+    scores.iter_mut().for_each(|score| *score /= sum);
+    scores
+}

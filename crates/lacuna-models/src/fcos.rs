@@ -1,0 +1,229 @@
+//! FCOS (Tian et al., 2019): every location of a pyramid predicts a box around itself.
+
+use burn::Tensor;
+use burn::module::Module;
+use lacuna_boxes::{Box2, Detection};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::anchors::Anchors;
+use crate::backbone::Backbone;
+use crate::coder::distances;
+use crate::detector::{Images, LossOptions, Losses, Target, Term};
+use crate::fpn::{ExtraLevels, Pyramid};
+use crate::layers::{Conv, Draw, GroupNorm, Init, Mode};
+use crate::losses::{LossSum, binary_cross_entropy, giou, sigmoid};
+use crate::ops::{self, Grid, Window};
+use crate::postprocess::{PostProcess, logit_floor};
+use crate::resnet::ResNetConfig;
+use crate::retinanet::{FOCAL, PRIOR_LOGIT};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FcosConfig {
+    pub n_classes: usize,
+    pub backbone: ResNetConfig,
+    /// The channels of the pyramid and of the heads, a multiple of 32.
+    pub width: usize,
+    /// The convolutions of each head before the last one, each with a group norm.
+    pub head_depth: usize,
+    pub extra_levels: ExtraLevels,
+    /// How far from an object's centre, in strides, a location may be to predict it.
+    pub center_radius: f32,
+    pub post_process: PostProcess,
+}
+
+impl FcosConfig {
+    /// The paper's; post-processing is torchvision's.
+    pub fn new(n_classes: usize, backbone: ResNetConfig) -> Self {
+        Self {
+            n_classes,
+            backbone,
+            width: 256,
+            head_depth: 4,
+            extra_levels: ExtraLevels::P5,
+            center_radius: 1.5,
+            post_process: PostProcess {
+                score_min: 0.2,
+                candidates_per_level: 1000,
+                nms_iou_max: 0.6,
+                detections_max: 100,
+            },
+        }
+    }
+
+    pub(crate) fn init(&self, init: &mut Init) -> Fcos {
+        let backbone = Backbone::p3_to_p7(&self.backbone, self.width, self.extra_levels, init);
+        let conv = self.branch(init);
+        let cls_logits = self.conv(self.n_classes, init).with_bias_of(PRIOR_LOGIT);
+        let classification_head = ClassificationHead { conv, cls_logits };
+        let conv = self.branch(init);
+        let (bbox_reg, bbox_ctrness) = (self.conv(4, init), self.conv(1, init));
+        let regression_head = RegressionHead { conv, bbox_reg, bbox_ctrness };
+        Fcos { backbone, head: Head { classification_head, regression_head }, config: self.clone() }
+    }
+
+    fn conv(&self, outputs: usize, init: &mut Init) -> Conv {
+        Conv::with_bias(self.width, outputs, Window::new(3, 1, 1), Draw::Normal { std: 0.01 }, init)
+    }
+
+    fn branch(&self, init: &mut Init) -> Vec<(Conv, GroupNorm)> {
+        (0..self.head_depth)
+            .map(|_| (self.conv(self.width, init), GroupNorm::new(self.width, init)))
+            .collect()
+    }
+}
+
+#[derive(Module, Debug)]
+pub struct Fcos {
+    backbone: Backbone,
+    head: Head,
+    #[module(skip)]
+    config: FcosConfig,
+}
+
+#[derive(Module, Debug)]
+pub struct Head {
+    classification_head: ClassificationHead,
+    regression_head: RegressionHead,
+}
+
+#[derive(Module, Debug)]
+pub struct ClassificationHead {
+    conv: Vec<(Conv, GroupNorm)>,
+    cls_logits: Conv,
+}
+
+#[derive(Module, Debug)]
+pub struct RegressionHead {
+    conv: Vec<(Conv, GroupNorm)>,
+    bbox_reg: Conv,
+    bbox_ctrness: Conv,
+}
+
+/// What the heads say of every location of every image, in the order of [`Anchors`].
+pub struct FcosOutput {
+    /// `[rows, n_classes]`
+    pub logits: Tensor<2>,
+    /// `[rows, 4]`, not negative: see [`distances`].
+    pub distances: Tensor<2>,
+    /// `[rows, 1]`
+    pub centerness: Tensor<2>,
+    /// A square of the stride's size at each location.
+    pub locations: Anchors,
+}
+
+impl Fcos {
+    pub fn forward(&self, images: &Images, mode: Mode) -> FcosOutput {
+        let Pyramid { rows, levels } = Pyramid::of(&self.backbone.forward(images.pixels.clone(), mode));
+        let locations = Anchors::locations(&levels, images.padded());
+        let Head { classification_head, regression_head } = &self.head;
+        let x = branch(rows.clone(), &levels, &classification_head.conv);
+        let logits = classification_head.cls_logits.over_pyramid(x, &levels, false);
+        let x = branch(rows, &levels, &regression_head.conv);
+        let distances = regression_head.bbox_reg.over_pyramid(x.clone(), &levels, true);
+        let centerness = regression_head.bbox_ctrness.over_pyramid(x, &levels, false);
+        FcosOutput { logits, distances, centerness, locations }
+    }
+
+    /// The score of a class at a location is `√(p(class)·p(centre))`.
+    pub fn detect(&self, images: &Images) -> Vec<Vec<Detection>> {
+        let FcosOutput { logits, distances, centerness, locations } = self.forward(images, Mode::Inference);
+        let [logits, distances, centerness] = [logits, distances, centerness].map(ops::values);
+        let distances = distances.as_chunks().0;
+        let post_process = self.config.post_process;
+        let of_image = |image| {
+            post_process.dense(
+                (images, image),
+                &locations,
+                (&logits, self.config.n_classes),
+                logit_floor(post_process.score_min * post_process.score_min),
+                |row, logit| (sigmoid(logit) * sigmoid(centerness[row])).sqrt(),
+                |row, square| distances::decode(square, distances[row]),
+            )
+        };
+        (0..images.sizes.len()).into_par_iter().map(of_image).collect()
+    }
+
+    pub fn loss(&self, images: &Images, targets: &[Vec<Target>], options: &LossOptions) -> Losses {
+        let FcosOutput { logits, distances, centerness, locations } = self.forward(images, Mode::Training);
+        let objects = images.targets_in_views(targets);
+        let matches: Vec<_> = objects
+            .par_iter()
+            .map(|objects| objects_at(&locations, &objects.boxes, self.config.center_radius))
+            .collect();
+        let positives: Vec<_> = matches.iter().map(|matches| matches.iter().flatten().count()).collect();
+        let factors = options.normalization.factors(&positives);
+
+        let [predicted, centers] = [distances.clone(), centerness.clone()].map(ops::values);
+        let predicted = predicted.as_chunks::<4>().0;
+        let n = locations.n_rows();
+        let (mut labels, mut weights) = (vec![-1; n], vec![0.0; n]);
+        let (mut regression, mut centering) = (LossSum::new(4 * n), LossSum::new(n));
+        for (image, (matches, objects)) in matches.iter().zip(&objects).enumerate() {
+            let factor = factors[image];
+            for ((row, &square), matched) in locations.rows(image).zip(locations.boxes()).zip(matches) {
+                let decoded = || distances::decode(square, predicted[row]);
+                weights[row] = factor;
+                if let Some(object) = *matched {
+                    labels[row] = objects.classes[object] as i32;
+                    let target = objects.boxes[object];
+                    let (loss, [x1, y1, x2, y2]) = giou(decoded(), target);
+                    let (width, height) = (square.width(), square.height());
+                    regression.add(
+                        4 * row,
+                        factor,
+                        (loss, [-x1 * width, -y1 * height, x2 * width, y2 * height]),
+                    );
+                    let center = centerness_of(distances::encode(square, target));
+                    centering.add(row, factor, binary_cross_entropy(centers[row], center));
+                } else if let Some(negative) = options.negative_weight {
+                    weights[row] *= negative.of(square, decoded, objects);
+                }
+            }
+        }
+        Losses(vec![
+            (Term::Classification, ops::focal_loss(logits, labels, weights, FOCAL)),
+            (Term::Regression, regression.into_tensor(distances)),
+            (Term::Centerness, centering.into_tensor(centerness)),
+        ])
+    }
+}
+
+/// Convolutions, each with group norm and ReLU.
+fn branch(rows: Tensor<2>, levels: &[Grid], convs: &[(Conv, GroupNorm)]) -> Tensor<2> {
+    convs.iter().fold(rows, |rows, (conv, norm)| {
+        norm.over_pyramid(conv.over_pyramid(rows, levels, false), levels, true)
+    })
+}
+
+/// `√(min(l, r)/max(l, r) · min(t, b)/max(t, b))`: 1 in the middle of an object, 0 at its border.
+fn centerness_of([left, top, right, bottom]: [f32; 4]) -> f32 {
+    (left.min(right) / left.max(right) * (top.min(bottom) / top.max(bottom))).sqrt()
+}
+
+/// The object that each location of an image is to find: it is inside the object, near its centre, and
+/// the farthest side is 4 to 8 strides away (nearer at the finest level, farther at the coarsest); of
+/// several objects the smallest.
+pub fn objects_at(locations: &Anchors, objects: &[Box2], center_radius: f32) -> Vec<Option<usize>> {
+    let last = locations.levels().count() - 1;
+    let mut matches = Vec::with_capacity(locations.boxes().len());
+    for (level, range) in locations.levels().enumerate() {
+        for square in &locations.boxes()[range] {
+            let ((x, y), stride) = (square.center(), square.width());
+            let low = if level == 0 { 0.0 } else { 4.0 * stride };
+            let high = if level == last { f32::INFINITY } else { 8.0 * stride };
+            let fits = |object: &Box2| {
+                let (center_x, center_y) = object.center();
+                let off_center = (x - center_x).abs().max((y - center_y).abs());
+                let sides = [x - object.x1, y - object.y1, object.x2 - x, object.y2 - y];
+                let (nearest, farthest) =
+                    (sides.into_iter().fold(f32::INFINITY, f32::min), sides.into_iter().fold(0.0, f32::max));
+                off_center < center_radius * stride && nearest > 0.0 && farthest > low && farthest < high
+            };
+            let fitting = objects.iter().enumerate().filter(|(_, object)| fits(object));
+            matches.push(fitting.min_by(|a, b| a.1.area().total_cmp(&b.1.area())).map(|(index, _)| index));
+        }
+    }
+    matches
+}

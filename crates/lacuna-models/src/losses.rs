@@ -1,0 +1,136 @@
+//! Losses of boxes and classes: plain numbers in, the loss and its gradient out.
+//!
+//! A loss looks at a few rows of a head's output, and its gradient is short. So it is computed here, by
+//! hand and at once, and put into the graph as a whole ([`LossSum::into_tensor`]).
+
+use burn::Tensor;
+use lacuna_boxes::Box2;
+
+use crate::ops;
+
+/// A loss, and its gradient by the numbers it was computed from.
+pub type Loss<const N: usize> = (f32, [f32; N]);
+
+/// A weighted sum of losses over parts of one tensor.
+#[derive(Clone, Debug)]
+pub struct LossSum {
+    value: f64,
+    gradient: Vec<f32>,
+}
+
+impl LossSum {
+    /// Of a tensor of `len` numbers.
+    pub fn new(len: usize) -> Self {
+        Self { value: 0.0, gradient: vec![0.0; len] }
+    }
+
+    /// Adds `weight` times a loss of the numbers that start at `start`.
+    pub fn add<const N: usize>(&mut self, start: usize, weight: f32, (loss, gradient): Loss<N>) {
+        self.value += f64::from(weight) * f64::from(loss);
+        for (sum, g) in self.gradient[start..start + N].iter_mut().zip(gradient) {
+            *sum += weight * g;
+        }
+    }
+
+    /// [`softmax_cross_entropy`] of the whole row that starts at `start`.
+    pub fn add_softmax(&mut self, start: usize, weight: f32, logits: &[f32], class: usize) {
+        let gradient = &mut self.gradient[start..start + logits.len()];
+        self.value += f64::from(weight) * f64::from(softmax_cross_entropy(logits, class, weight, gradient));
+    }
+
+    /// The sum as a function of `of`, for the backward pass.
+    pub fn into_tensor<const D: usize>(self, of: Tensor<D>) -> Tensor<1> {
+        ops::known_gradient(of, self.value as f32, self.gradient)
+    }
+}
+
+/// `Σ |d|`, or where `|d| < β` the parabola `d² / 2β + β/2` less `β/2` (Fast R-CNN); β = 0 is L1.
+pub fn smooth_l1<const N: usize>(prediction: [f32; N], target: [f32; N], beta: f32) -> Loss<N> {
+    let mut loss = 0.0;
+    let gradient = std::array::from_fn(|i| {
+        let d = prediction[i] - target[i];
+        if d.abs() < beta {
+            loss += 0.5 * d * d / beta;
+            d / beta
+        } else {
+            loss += d.abs() - 0.5 * beta;
+            // Not `signum`, which is 1 at 0.
+            if d == 0.0 { 0.0 } else { d.signum() }
+        }
+    });
+    (loss, gradient)
+}
+
+/// `1 − GIoU` (Rezatofighi et al., 2019), by the corners of the prediction.
+pub fn giou(prediction: Box2, target: Box2) -> Loss<4> {
+    const EPSILON: f32 = 1e-7;
+    let (p, t) = (prediction, target);
+    // The share of a maximum that moves with its first argument; half at a tie, as PyTorch's.
+    let leads = |a: f32, b: f32| {
+        if a > b {
+            1.0
+        } else if a < b {
+            0.0
+        } else {
+            0.5
+        }
+    };
+
+    let (width, height) = (p.x2.min(t.x2) - p.x1.max(t.x1), p.y2.min(t.y2) - p.y1.max(t.y1));
+    let meet = width > 0.0 && height > 0.0;
+    let shared = if meet { width * height } else { 0.0 };
+    let d_shared = if meet {
+        [
+            -height * leads(p.x1, t.x1),
+            -width * leads(p.y1, t.y1),
+            height * leads(t.x2, p.x2),
+            width * leads(t.y2, p.y2),
+        ]
+    } else {
+        [0.0; 4]
+    };
+
+    let (p_width, p_height) = (p.x2 - p.x1, p.y2 - p.y1);
+    let union = p_width * p_height + (t.x2 - t.x1) * (t.y2 - t.y1) - shared;
+    let d_area = [-p_height, -p_width, p_height, p_width];
+
+    let (hull_width, hull_height) = (p.x2.max(t.x2) - p.x1.min(t.x1), p.y2.max(t.y2) - p.y1.min(t.y1));
+    let hull = hull_width * hull_height;
+    let d_hull = [
+        -hull_height * leads(t.x1, p.x1),
+        -hull_width * leads(t.y1, p.y1),
+        hull_height * leads(p.x2, t.x2),
+        hull_width * leads(p.y2, t.y2),
+    ];
+
+    let (union_e, hull_e) = (union + EPSILON, hull + EPSILON);
+    let loss = 1.0 - shared / union_e + (hull - union) / hull_e;
+    let gradient = std::array::from_fn(|i| {
+        let d_union = d_area[i] - d_shared[i];
+        let d_iou = (d_shared[i] - shared / union_e * d_union) / union_e;
+        let d_gap = (d_hull[i] - d_union - (hull - union) / hull_e * d_hull[i]) / hull_e;
+        d_gap - d_iou
+    });
+    (loss, gradient)
+}
+
+pub fn sigmoid(logit: f32) -> f32 {
+    1.0 / (1.0 + (-logit).exp())
+}
+
+/// `−t·ln σ(z) − (1 − t)·ln(1 − σ(z))`.
+pub fn binary_cross_entropy(logit: f32, target: f32) -> Loss<1> {
+    let loss = logit.max(0.0) - logit * target + (-logit.abs()).exp().ln_1p();
+    (loss, [sigmoid(logit) - target])
+}
+
+/// `−ln softmax(z)[class]`; `weight` times its gradient is added to `gradient`.
+pub fn softmax_cross_entropy(logits: &[f32], class: usize, weight: f32, gradient: &mut [f32]) -> f32 {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f32 = logits.iter().map(|z| (z - largest).exp()).sum();
+    for (index, (g, z)) in gradient.iter_mut().zip(logits).enumerate() {
+        let p = (z - largest).exp() / sum;
+        *g += weight * if index == class { p - 1.0 } else { p };
+    }
+    largest + sum.ln() - logits[class]
+}

@@ -1,0 +1,203 @@
+//! ResNet (He et al., 2016) without its classifier.
+
+use burn::Tensor;
+use burn::module::Module;
+use serde::{Deserialize, Serialize};
+
+use crate::layers::{Conv, Init, Mode, Norm, NormKind};
+use crate::ops::{self, Window};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Depth {
+    ResNet18,
+    ResNet34,
+    ResNet50,
+    ResNet101,
+}
+
+impl Depth {
+    pub const ALL: [Self; 4] = [Self::ResNet18, Self::ResNet34, Self::ResNet50, Self::ResNet101];
+
+    /// Blocks per stage.
+    fn blocks(self) -> [usize; 4] {
+        match self {
+            Self::ResNet18 => [2, 2, 2, 2],
+            Self::ResNet34 | Self::ResNet50 => [3, 4, 6, 3],
+            Self::ResNet101 => [3, 4, 23, 3],
+        }
+    }
+
+    /// Three convolutions a block, the last one four times as wide.
+    fn has_bottlenecks(self) -> bool {
+        matches!(self, Self::ResNet50 | Self::ResNet101)
+    }
+
+    /// The channels of C2, C3, C4 and C5.
+    pub fn channels(self) -> [usize; 4] {
+        [64, 128, 256, 512].map(|width| if self.has_bottlenecks() { 4 * width } else { width })
+    }
+}
+
+/// Where a bottleneck that halves the size has its stride.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Style {
+    /// On the 3×3 convolution.
+    #[default]
+    Pytorch,
+    /// On the first 1×1 convolution, as in the original.
+    Caffe,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResNetConfig {
+    pub depth: Depth,
+    #[serde(default)]
+    pub style: Style,
+    #[serde(default)]
+    pub norm: NormKind,
+    /// How many stages are not trained, the stem being the first: 0 none, 1 the stem, 2 also `layer1`
+    /// (mmdetection's `frozen_stages = 1`, torchvision's `trainable_layers = 3`).
+    #[serde(default = "default_frozen_stages")]
+    pub frozen_stages: usize,
+}
+
+fn default_frozen_stages() -> usize {
+    2
+}
+
+impl ResNetConfig {
+    pub fn new(depth: Depth) -> Self {
+        Self { depth, style: Style::Pytorch, norm: NormKind::Frozen, frozen_stages: default_frozen_stages() }
+    }
+
+    pub fn init(&self, init: &mut Init) -> ResNet {
+        // A stage that is not trained does not change its statistics either.
+        let norm = |stage: usize| match self.norm {
+            NormKind::Batch if stage < self.frozen_stages => NormKind::Frozen,
+            norm => norm,
+        };
+        let conv1 = Conv::backbone(3, 64, Window::new(7, 2, 3), init);
+        let bn1 = Norm::new(norm(0), 64, init);
+        let mut inputs = 64;
+        let [layer1, layer2, layer3, layer4] = std::array::from_fn(|stage| {
+            let outputs = self.depth.channels()[stage];
+            (0..self.depth.blocks()[stage])
+                .map(|block| {
+                    let stride = if stage > 0 && block == 0 { 2 } else { 1 };
+                    let block = Block::new(self, norm(stage + 1), inputs, outputs, stride, init);
+                    inputs = outputs;
+                    block
+                })
+                .collect()
+        });
+        let frozen = self.frozen_stages;
+        ResNet {
+            conv1: untrained_if(frozen > 0, conv1),
+            bn1: untrained_if(frozen > 0, bn1),
+            layer1: untrained_if(frozen > 1, layer1),
+            layer2: untrained_if(frozen > 2, layer2),
+            layer3: untrained_if(frozen > 3, layer3),
+            layer4: untrained_if(frozen > 4, layer4),
+        }
+    }
+}
+
+fn untrained_if<M: Module>(frozen: bool, module: M) -> M {
+    if frozen { module.no_grad() } else { module }
+}
+
+#[derive(Module, Debug)]
+pub struct ResNet {
+    conv1: Conv,
+    bn1: Norm,
+    layer1: Vec<Block>,
+    layer2: Vec<Block>,
+    layer3: Vec<Block>,
+    layer4: Vec<Block>,
+}
+
+impl ResNet {
+    /// `images [N, H, W, 3]` → C2, C3, C4 and C5, at strides of 4, 8, 16 and 32.
+    pub fn forward(&self, images: Tensor<4>, mode: Mode) -> [Tensor<4>; 4] {
+        let x = self.bn1.after(&self.conv1, images, None, true, mode);
+        let mut x = ops::max_pool2d(x, Window::new(3, 2, 1));
+        [&self.layer1, &self.layer2, &self.layer3, &self.layer4].map(|stage| {
+            for block in stage {
+                x = block.forward(x.clone(), mode);
+            }
+            x.clone()
+        })
+    }
+}
+
+/// A residual block: two 3×3 convolutions, or 1×1, 3×3 and 1×1 (a bottleneck), around which the input,
+/// projected where its shape changes, is added.
+#[derive(Module, Debug)]
+pub struct Block {
+    conv1: Conv,
+    bn1: Norm,
+    conv2: Conv,
+    bn2: Norm,
+    conv3: Option<Conv>,
+    bn3: Option<Norm>,
+    downsample: Option<(Conv, Norm)>,
+}
+
+impl Block {
+    fn new(
+        config: &ResNetConfig,
+        norm: NormKind,
+        inputs: usize,
+        outputs: usize,
+        stride: usize,
+        init: &mut Init,
+    ) -> Self {
+        let (one, three) = (|stride| Window::new(1, stride, 0), |stride| Window::new(3, stride, 1));
+        let downsample = (stride != 1 || inputs != outputs)
+            .then(|| (Conv::backbone(inputs, outputs, one(stride), init), Norm::new(norm, outputs, init)));
+        if config.depth.has_bottlenecks() {
+            let width = outputs / 4;
+            let (first, second) = match config.style {
+                Style::Pytorch => (1, stride),
+                Style::Caffe => (stride, 1),
+            };
+            Self {
+                conv1: Conv::backbone(inputs, width, one(first), init),
+                bn1: Norm::new(norm, width, init),
+                conv2: Conv::backbone(width, width, three(second), init),
+                bn2: Norm::new(norm, width, init),
+                conv3: Some(Conv::backbone(width, outputs, one(1), init)),
+                bn3: Some(Norm::new(norm, outputs, init)),
+                downsample,
+            }
+        } else {
+            Self {
+                conv1: Conv::backbone(inputs, outputs, three(stride), init),
+                bn1: Norm::new(norm, outputs, init),
+                conv2: Conv::backbone(outputs, outputs, three(1), init),
+                bn2: Norm::new(norm, outputs, init),
+                conv3: None,
+                bn3: None,
+                downsample,
+            }
+        }
+    }
+
+    fn forward(&self, x: Tensor<4>, mode: Mode) -> Tensor<4> {
+        let shortcut = match &self.downsample {
+            Some((conv, norm)) => norm.after(conv, x.clone(), None, false, mode),
+            None => x.clone(),
+        };
+        let y = self.bn1.after(&self.conv1, x, None, true, mode);
+        match (&self.conv3, &self.bn3) {
+            (Some(conv3), Some(bn3)) => {
+                let y = self.bn2.after(&self.conv2, y, None, true, mode);
+                bn3.after(conv3, y, Some(shortcut), true, mode)
+            }
+            _ => self.bn2.after(&self.conv2, y, Some(shortcut), true, mode),
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! Checkpoints with torchvision's names, read and written.
+//!
+//! Modules have PyTorch's field names, so that the path of a parameter is its name in a checkpoint
+//! ([`Names`] has the exceptions). Layouts change here and nowhere else: PyTorch's convolution weights
+//! are `[K, C, k, k]`, ours `[k, k, C, K]`, and so on ([`Layout`]).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use burn::Tensor;
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Device, TensorData};
+use half::{bf16, f16};
+use safetensors::{Dtype, SafeTensors, View};
+
+use crate::detector::{Detector, DetectorConfig};
+use crate::faster_rcnn::ROI_SIZE;
+use crate::ops;
+
+#[derive(Debug, thiserror::Error)]
+pub enum WeightsError {
+    #[error("cannot read {path}: {source}")]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    #[error("{path} is not a checkpoint: {why}")]
+    NotACheckpoint { path: PathBuf, why: String },
+    #[error("{path}: tensor `{name}` holds {kind}, not floating-point numbers")]
+    Kind { path: PathBuf, name: String, kind: String },
+    #[error("{path}: tensor `{name}` has a value that is not finite")]
+    NotFinite { path: PathBuf, name: String },
+    #[error("{path} does not fit the model:{0}", path = .0.path)]
+    Mismatch(Box<Mismatch>),
+}
+
+/// How a checkpoint differs from what a model needs.
+#[derive(Debug)]
+pub struct Mismatch {
+    pub path: String,
+    /// What the model needs and the checkpoint lacks.
+    pub missing: Vec<String>,
+    /// What the checkpoint has and the model does not know.
+    pub unexpected: Vec<String>,
+    /// Name, the model's shape, the checkpoint's.
+    pub shapes: Vec<(String, Vec<usize>, Vec<usize>)>,
+}
+
+impl std::fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        for (what, names) in [("missing", &self.missing), ("unexpected", &self.unexpected)] {
+            for name in names {
+                write!(f, "\n  {what}: {name}")?;
+            }
+        }
+        for (name, model, checkpoint) in &self.shapes {
+            write!(f, "\n  shape: {name} is {checkpoint:?}, the model's {model:?}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The tensors of a checkpoint by PyTorch's names, in its layouts.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    tensors: BTreeMap<String, Stored>,
+}
+
+#[derive(Clone, Debug)]
+struct Stored {
+    shape: Vec<usize>,
+    values: Vec<f32>,
+}
+
+impl Checkpoint {
+    /// A `.safetensors` file, or one that PyTorch saved; numbers of 16, 32 or 64 bits.
+    pub fn read(path: &Path) -> Result<Self, WeightsError> {
+        let is_safetensors = path.extension().is_some_and(|extension| extension == "safetensors");
+        let tensors = if is_safetensors { read_safetensors(path) } else { read_pytorch(path) }?;
+        Ok(Self { path: path.to_owned(), tensors: without_wrapping(tensors) })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The shape of a tensor, in PyTorch's layout.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.tensors.get(name).map(|stored| &*stored.shape)
+    }
+
+    /// Makes names those of today's torchvision, which renamed some parts.
+    #[must_use]
+    pub fn with_modern_names(mut self) -> Self {
+        let tensors = std::mem::take(&mut self.tensors);
+        self.tensors =
+            tensors.into_iter().map(|(name, stored)| (modern(&name).unwrap_or(name), stored)).collect();
+        self
+    }
+
+    /// Fills the parameters below `prefix` (or all, if it is empty) of `detector` from this checkpoint, in
+    /// which they have no such prefix.
+    fn fill(self, detector: Detector, prefix: &str, ignored: &[&str]) -> Result<Detector, WeightsError> {
+        let path = self.path;
+        let mut filler = Filler {
+            names: Names::of(&detector),
+            prefix: prefix.to_owned(),
+            tensors: self.tensors,
+            mismatch: Mismatch {
+                path: path.display().to_string(),
+                missing: Vec::new(),
+                unexpected: Vec::new(),
+                shapes: Vec::new(),
+            },
+            not_finite: None,
+        };
+        let detector = detector.map(&mut filler);
+        let Filler { tensors, mut mismatch, not_finite, .. } = filler;
+        let known = |name: &String| ignored.iter().any(|ignored| name.starts_with(ignored));
+        mismatch.unexpected = tensors.into_keys().filter(|name| !known(name)).collect();
+        if !(mismatch.missing.is_empty() && mismatch.unexpected.is_empty() && mismatch.shapes.is_empty()) {
+            return Err(WeightsError::Mismatch(Box::new(mismatch)));
+        }
+        match not_finite {
+            Some(name) => Err(WeightsError::NotFinite { path, name }),
+            None => Ok(detector),
+        }
+    }
+
+    /// The detector with this shape and these weights.
+    pub fn into_detector(self, config: &DetectorConfig, device: &Device) -> Result<Detector, WeightsError> {
+        self.fill(config.empty(device), "", &[])
+    }
+
+    /// `detector` with its backbone's body from an ImageNet classifier.
+    pub fn into_backbone_of(self, detector: Detector) -> Result<Detector, WeightsError> {
+        self.fill(detector, "backbone.body.", &["fc."])
+    }
+}
+
+/// The bytes of a `.safetensors` file that loads into torchvision's model of the same shape.
+pub fn to_safetensors(detector: &Detector) -> Vec<u8> {
+    let mut collector = Collector { names: Names::of(detector), tensors: Vec::new() };
+    detector.visit(&mut collector);
+    let metadata = Some([("format".to_owned(), "pt".to_owned())].into());
+    safetensors::serialize(collector.tensors, metadata).expect("names are unique and sizes agree")
+}
+
+/// The names and shapes of a detector's parameters in a checkpoint.
+pub fn names_and_shapes(detector: &Detector) -> BTreeMap<String, Vec<usize>> {
+    let mut collector = Collector { names: Names::of(detector), tensors: Vec::new() };
+    detector.visit(&mut collector);
+    collector.tensors.into_iter().map(|(name, stored)| (name, stored.shape)).collect()
+}
+
+fn not_a_checkpoint(path: &Path, why: impl std::fmt::Display) -> WeightsError {
+    WeightsError::NotACheckpoint { path: path.to_owned(), why: why.to_string() }
+}
+
+fn read_safetensors(path: &Path) -> Result<BTreeMap<String, Stored>, WeightsError> {
+    let unreadable = |source| WeightsError::Unreadable { path: path.to_owned(), source };
+    let bytes = std::fs::read(path).map_err(unreadable)?;
+    let file = SafeTensors::deserialize(&bytes).map_err(|error| not_a_checkpoint(path, error))?;
+    file.iter()
+        .filter(|(name, _)| is_parameter(name))
+        .map(|(name, tensor)| {
+            let values = match tensor.dtype() {
+                Dtype::F16 => floats(tensor.data(), |bytes| f16::from_le_bytes(bytes).to_f32()),
+                Dtype::BF16 => floats(tensor.data(), |bytes| bf16::from_le_bytes(bytes).to_f32()),
+                Dtype::F32 => floats(tensor.data(), f32::from_le_bytes),
+                Dtype::F64 => floats(tensor.data(), |bytes| f64::from_le_bytes(bytes) as f32),
+                other => return Err(wrong_kind(path, name, &other)),
+            };
+            Ok((name.to_owned(), Stored { shape: tensor.shape().to_vec(), values }))
+        })
+        .collect()
+}
+
+fn read_pytorch(path: &Path) -> Result<BTreeMap<String, Stored>, WeightsError> {
+    use pytorch_reader::DType;
+    // The reader's own message does not tell a file that is not there from one that is damaged.
+    std::fs::File::open(path).map_err(|source| WeightsError::Unreadable { path: path.to_owned(), source })?;
+    let reader = pytorch_reader::PytorchReader::new(path).map_err(|error| not_a_checkpoint(path, error))?;
+    reader
+        .into_tensors()
+        .into_iter()
+        .filter(|(name, _)| is_parameter(name))
+        .map(|(name, tensor)| {
+            let bytes =
+                tensor.read().map_err(|error| not_a_checkpoint(path, format!("`{name}`: {error}")))?;
+            let values = match tensor.dtype() {
+                DType::F16 => floats(&bytes, |bytes| f16::from_le_bytes(bytes).to_f32()),
+                DType::BF16 => floats(&bytes, |bytes| bf16::from_le_bytes(bytes).to_f32()),
+                DType::F32 => floats(&bytes, f32::from_le_bytes),
+                DType::F64 => floats(&bytes, |bytes| f64::from_le_bytes(bytes) as f32),
+                other => return Err(wrong_kind(path, &name, &other)),
+            };
+            Ok((name, Stored { shape: tensor.shape().to_vec(), values }))
+        })
+        .collect()
+}
+
+fn wrong_kind(path: &Path, name: &str, kind: &dyn std::fmt::Debug) -> WeightsError {
+    WeightsError::Kind { path: path.to_owned(), name: name.to_owned(), kind: format!("{kind:?}") }
+}
+
+fn floats<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f32) -> Vec<f32> {
+    bytes.as_chunks::<N>().0.iter().map(|&bytes| value(bytes)).collect()
+}
+
+/// Batch norm's counter of batches is a number that no one uses.
+fn is_parameter(name: &str) -> bool {
+    !name.ends_with("num_batches_tracked")
+}
+
+/// Training scripts save the weights beside other things, under one of these keys.
+fn without_wrapping(tensors: BTreeMap<String, Stored>) -> BTreeMap<String, Stored> {
+    for prefix in ["model.", "state_dict.", "module."] {
+        let within: BTreeMap<_, _> = tensors
+            .iter()
+            .filter_map(|(name, stored)| Some((name.strip_prefix(prefix)?.to_owned(), stored.clone())))
+            .collect();
+        if !within.is_empty() {
+            return within;
+        }
+    }
+    tensors
+}
+
+/// The name that torchvision gives today to what it called `name` before.
+fn modern(name: &str) -> Option<String> {
+    let parts: Vec<&str> = name.split('.').collect();
+    match parts[..] {
+        ["backbone", "fpn", blocks @ ("inner_blocks" | "layer_blocks"), level, leaf] => {
+            Some(format!("backbone.fpn.{blocks}.{level}.0.{leaf}"))
+        }
+        ["rpn", "head", "conv", leaf] => Some(format!("rpn.head.conv.0.0.{leaf}")),
+        _ => None,
+    }
+}
+
+/// The name of a parameter, kept up to date on the way through a module.
+struct Names {
+    path: Vec<String>,
+    /// FCOS's heads are one list of convolution, norm and ReLU in turn; ours are pairs.
+    fcos: bool,
+}
+
+impl Names {
+    fn of(detector: &Detector) -> Self {
+        Self { path: Vec::new(), fcos: matches!(detector, Detector::Fcos(_)) }
+    }
+
+    fn enter(&mut self, name: &str, container: &str) {
+        // A variant is not a part of the name.
+        self.path.push(if container.starts_with("Enum:") { String::new() } else { name.to_owned() });
+    }
+
+    fn exit(&mut self) {
+        self.path.pop();
+    }
+
+    fn name(&self) -> String {
+        let parts: Vec<&str> = self.path.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+        match parts[..] {
+            ["head", head, "conv", pair, part, leaf] if self.fcos => {
+                let number = |digits: &str| digits.parse::<usize>().expect("the place in a list");
+                format!("head.{head}.conv.{}.{leaf}", 3 * number(pair) + number(part))
+            }
+            _ => parts.join("."),
+        }
+    }
+}
+
+/// What a parameter is, which decides how PyTorch lays it out.
+enum Layout {
+    /// `[k, k, C, K]` of ours is `[K, C, k, k]`.
+    Conv,
+    /// `[inputs, outputs]` of ours is `[outputs, inputs]`.
+    Linear,
+    /// As [`Layout::Linear`], the inputs being pixels of a region: ours come as `[y, x, C]`, PyTorch's
+    /// as `[C, y, x]`.
+    Regions,
+    /// The same in both.
+    Vector,
+}
+
+impl Layout {
+    fn of(name: &str, rank: usize) -> Self {
+        match rank {
+            4 => Self::Conv,
+            2 if name == "roi_heads.box_head.fc6.weight" => Self::Regions,
+            2 => Self::Linear,
+            _ => Self::Vector,
+        }
+    }
+
+    /// PyTorch's shape of ours.
+    fn shape(&self, ours: &[usize]) -> Vec<usize> {
+        match (self, ours) {
+            (Self::Conv, &[height, width, inputs, outputs]) => vec![outputs, inputs, height, width],
+            (Self::Linear | Self::Regions, &[inputs, outputs]) => vec![outputs, inputs],
+            _ => ours.to_vec(),
+        }
+    }
+
+    /// A matrix product's shape: our tensor as `[pixels, channels, outputs]`, PyTorch's as
+    /// `[outputs, channels, pixels]`.
+    fn matrix(&self, ours: &[usize]) -> [usize; 3] {
+        match (self, ours) {
+            (Self::Conv, &[height, width, inputs, outputs]) => [height * width, inputs, outputs],
+            (Self::Linear, &[inputs, outputs]) => [1, inputs, outputs],
+            (Self::Regions, &[inputs, outputs]) => {
+                [ROI_SIZE * ROI_SIZE, inputs / (ROI_SIZE * ROI_SIZE), outputs]
+            }
+            _ => [1, 1, ours.iter().product()],
+        }
+    }
+
+    fn to_pytorch(&self, ours: &[usize], values: &[f32]) -> Vec<f32> {
+        let [pixels, channels, outputs] = self.matrix(ours);
+        reversed(values, [pixels, channels, outputs])
+    }
+
+    fn from_pytorch(&self, ours: &[usize], values: &[f32]) -> Vec<f32> {
+        let [pixels, channels, outputs] = self.matrix(ours);
+        reversed(values, [outputs, channels, pixels])
+    }
+}
+
+/// `[a, b, c]` → `[c, b, a]`.
+fn reversed(values: &[f32], [a, b, c]: [usize; 3]) -> Vec<f32> {
+    let mut result = Vec::with_capacity(values.len());
+    for z in 0..c {
+        for y in 0..b {
+            result.extend((0..a).map(|x| values[(x * b + y) * c + z]));
+        }
+    }
+    result
+}
+
+/// Takes each parameter's values out of a checkpoint.
+struct Filler {
+    names: Names,
+    prefix: String,
+    tensors: BTreeMap<String, Stored>,
+    mismatch: Mismatch,
+    not_finite: Option<String>,
+}
+
+impl ModuleMapper for Filler {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.names.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.names.exit();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let full = self.names.name();
+        let Some(name) = full.strip_prefix(&self.prefix) else { return param };
+        let Some(Stored { shape, values }) = self.tensors.remove(name) else {
+            self.mismatch.missing.push(name.to_owned());
+            return param;
+        };
+        let ours = param.dims();
+        let layout = Layout::of(&full, D);
+        let wanted = layout.shape(&ours);
+        if wanted != shape {
+            self.mismatch.shapes.push((name.to_owned(), wanted, shape));
+            return param;
+        }
+        if values.iter().any(|value| !value.is_finite()) && self.not_finite.is_none() {
+            self.not_finite = Some(name.to_owned());
+        }
+        let values = layout.from_pytorch(&ours, &values);
+        param.map(|old| {
+            let new = Tensor::from_data(TensorData::new(values, ours), &old.device());
+            new.set_require_grad(old.is_require_grad())
+        })
+    }
+}
+
+/// Collects parameters in PyTorch's layouts.
+struct Collector {
+    names: Names,
+    tensors: Vec<(String, Stored)>,
+}
+
+impl ModuleVisitor for Collector {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.names.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.names.exit();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let (name, ours) = (self.names.name(), param.dims());
+        let layout = Layout::of(&name, D);
+        let values = layout.to_pytorch(&ours, &ops::values(param.val()));
+        self.tensors.push((name, Stored { shape: layout.shape(&ours), values }));
+    }
+}
+
+impl View for Stored {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> std::borrow::Cow<'_, [u8]> {
+        self.values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>().into()
+    }
+
+    fn data_len(&self) -> usize {
+        4 * self.values.len()
+    }
+}
