@@ -10,12 +10,13 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use lacuna_boxes::Affine;
+use lacuna_random::{Purpose, Rng};
+use serde::{Deserialize, Serialize};
 
 use crate::augment::{Resize, ResizeRange, Resizer, ViewPlan};
 use crate::dataset::{Dataset, Image, Object};
 use crate::decode::{self, ImageError, OnBadImage, RgbImage};
 use crate::error::Result;
-use lacuna_random::{Purpose, Rng};
 
 /// Height and width of a batch are multiples of this: the stride of the coarsest feature level that
 /// all detectors share.
@@ -43,7 +44,8 @@ impl Recipe {
 }
 
 /// What the numbers of a view mean: they are those that the backbone's weights were trained on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Normalize {
     /// Red, green, blue from 0 to 1, less ImageNet's mean, divided by its standard deviation.
     Torchvision,
@@ -64,7 +66,7 @@ impl Normalize {
     }
 
     /// Normalise one row of RGB pixels.
-    fn row(self, levels: &[u8], out: &mut [f32]) {
+    pub fn row<T: Copy + Into<f32>>(self, levels: &[T], out: &mut [f32]) {
         let constants = self.constants();
         let [r, g, b] = match self {
             Self::Torchvision => [0, 1, 2],
@@ -73,7 +75,7 @@ impl Normalize {
         for (pixel, out) in levels.as_chunks::<3>().0.iter().zip(out.as_chunks_mut::<3>().0) {
             for (channel, from) in [r, g, b].into_iter().enumerate() {
                 let (scale, shift) = constants[channel];
-                out[channel] = f32::from(pixel[from]) * scale + shift;
+                out[channel] = pixel[from].into() * scale + shift;
             }
         }
     }

@@ -172,6 +172,15 @@ impl Layout {
     }
 }
 
+/// The image files in a folder and the folders below it, as paths from it, in the order of their names.
+///
+/// # Errors
+/// [`Error::Read`] with the folder.
+pub fn image_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let files = files_of(folder, &IMAGE_EXTENSIONS)?;
+    Ok(files.into_iter().map(|file| file.strip_prefix(folder).map(Path::to_owned).unwrap_or(file)).collect())
+}
+
 /// The files below a folder that end in one of these, in the order of their names.
 pub(crate) fn files_of(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();

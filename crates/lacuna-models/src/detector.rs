@@ -36,13 +36,13 @@ impl Images {
         bounds.clip(width as f32, height as f32)
     }
 
-    /// The targets of each view that are inside it.
+    /// The targets of each image as they are in its view.
     pub(crate) fn targets_in_views(&self, targets: &[Vec<Target>]) -> Vec<Objects> {
         assert_eq!(targets.len(), self.sizes.len(), "targets for {} views", self.sizes.len());
         let in_view = |(image, targets): (usize, &Vec<Target>)| {
             targets
                 .iter()
-                .map(|target| (self.clip(image, self.to_view[image].apply(target.bounds)), target.class))
+                .map(|target| (self.to_view[image].apply(target.bounds), target.class))
                 .filter(|(bounds, _)| !bounds.is_degenerate())
                 .unzip()
         };

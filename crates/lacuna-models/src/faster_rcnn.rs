@@ -69,12 +69,7 @@ impl FasterRcnnConfig {
             proposals: Proposals { per_level: 1000, per_image: 1000 },
             anchor_samples: Samples { count: 256, positive_share: 0.5 },
             proposal_samples: Samples { count: 512, positive_share: 0.25 },
-            post_process: PostProcess {
-                score_min: 0.05,
-                candidates_per_level: usize::MAX,
-                nms_iou_max: 0.5,
-                detections_max: 100,
-            },
+            post_process: PostProcess { score_min: 0.05, nms_iou_max: 0.5, detections_max: 100 },
         }
     }
 

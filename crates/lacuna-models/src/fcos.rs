@@ -11,7 +11,7 @@ use crate::backbone::Backbone;
 use crate::coder::distances;
 use crate::detector::{Images, LossOptions, Losses, Target, Term};
 use crate::fpn::{ExtraLevels, Pyramid};
-use crate::layers::{Conv, Draw, GroupNorm, Init, Mode};
+use crate::layers::{Conv, Draw, EPSILON, GroupNorm, Init, Mode};
 use crate::losses::{LossSum, binary_cross_entropy, giou, sigmoid};
 use crate::ops::{self, Grid, Window};
 use crate::postprocess::{PostProcess, logit_floor};
@@ -30,6 +30,8 @@ pub struct FcosConfig {
     pub extra_levels: ExtraLevels,
     /// How far from an object's centre, in strides, a location may be to predict it.
     pub center_radius: f32,
+    /// The best of each level that go on to non-maximum suppression.
+    pub candidates_per_level: usize,
     pub post_process: PostProcess,
 }
 
@@ -43,12 +45,8 @@ impl FcosConfig {
             head_depth: 4,
             extra_levels: ExtraLevels::P5,
             center_radius: 1.5,
-            post_process: PostProcess {
-                score_min: 0.2,
-                candidates_per_level: 1000,
-                nms_iou_max: 0.6,
-                detections_max: 100,
-            },
+            candidates_per_level: 1000,
+            post_process: PostProcess { score_min: 0.2, nms_iou_max: 0.6, detections_max: 100 },
         }
     }
 
@@ -69,7 +67,7 @@ impl FcosConfig {
 
     fn branch(&self, init: &mut Init) -> Vec<(Conv, GroupNorm)> {
         (0..self.head_depth)
-            .map(|_| (self.conv(self.width, init), GroupNorm::new(self.width, init)))
+            .map(|_| (self.conv(self.width, init), GroupNorm::new(EPSILON, self.width, init)))
             .collect()
     }
 }
@@ -137,7 +135,10 @@ impl Fcos {
                 (images, image),
                 &locations,
                 (&logits, self.config.n_classes),
-                logit_floor(post_process.score_min * post_process.score_min),
+                (
+                    logit_floor(post_process.score_min * post_process.score_min),
+                    self.config.candidates_per_level,
+                ),
                 |row, logit| (sigmoid(logit) * sigmoid(centerness[row])).sqrt(),
                 |row, square| distances::decode(square, distances[row]),
             )
@@ -192,13 +193,13 @@ impl Fcos {
 
 /// Convolutions, each with group norm and ReLU.
 fn branch(rows: Tensor<2>, levels: &[Grid], convs: &[(Conv, GroupNorm)]) -> Tensor<2> {
-    convs.iter().fold(rows, |rows, (conv, norm)| {
-        norm.over_pyramid(conv.over_pyramid(rows, levels, false), levels, true)
-    })
+    convs
+        .iter()
+        .fold(rows, |rows, (conv, norm)| norm.forward(conv.over_pyramid(rows, levels, false), levels, true))
 }
 
 /// `√(min(l, r)/max(l, r) · min(t, b)/max(t, b))`: 1 in the middle of an object, 0 at its border.
-fn centerness_of([left, top, right, bottom]: [f32; 4]) -> f32 {
+pub fn centerness_of([left, top, right, bottom]: [f32; 4]) -> f32 {
     (left.min(right) / left.max(right) * (top.min(bottom) / top.max(bottom))).sqrt()
 }
 

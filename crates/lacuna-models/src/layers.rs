@@ -155,7 +155,8 @@ pub enum Mode {
     Inference,
 }
 
-const EPSILON: f64 = 1e-5;
+/// What is added to a variance, in PyTorch by default.
+pub const EPSILON: f64 = 1e-5;
 /// The share of a batch in the running statistics.
 const MOMENTUM: f64 = 0.1;
 pub const GROUPS: usize = 32;
@@ -168,11 +169,11 @@ pub enum Norm {
 }
 
 impl Norm {
-    pub fn new(kind: NormKind, channels: usize, init: &mut Init) -> Self {
+    pub fn new(kind: NormKind, epsilon: f64, channels: usize, init: &Init) -> Self {
         match kind {
-            NormKind::Frozen => Self::Frozen(FrozenNorm::new(channels, init)),
-            NormKind::Batch => Self::Batch(BatchNorm::new(channels, init)),
-            NormKind::Group => Self::Group(GroupNorm::new(channels, init)),
+            NormKind::Frozen => Self::Frozen(FrozenNorm::new(epsilon, channels, init)),
+            NormKind::Batch => Self::Batch(BatchNorm::new(epsilon, channels, init)),
+            NormKind::Group => Self::Group(GroupNorm::new(epsilon, channels, init)),
         }
     }
 
@@ -197,14 +198,12 @@ impl Norm {
             },
             Self::Group(norm) => {
                 let x = conv.forward(x, false);
-                let [batch, height, width, channels] = x.dims();
+                let [batch, height, width, _] = x.dims();
                 let levels = [Grid::new(batch, height, width)];
-                let rows = x.reshape([batch * height * width, channels]);
                 match residual {
-                    None => norm.over_pyramid(rows, &levels, relu).reshape([batch, height, width, channels]),
+                    None => norm.forward(x, &levels, relu),
                     Some(residual) => {
-                        let y = norm.over_pyramid(rows, &levels, false);
-                        let y = y.reshape([batch, height, width, channels]) + residual;
+                        let y = norm.forward(x, &levels, false) + residual;
                         if relu { burn::tensor::activation::relu(y) } else { y }
                     }
                 }
@@ -215,13 +214,14 @@ impl Norm {
 
 /// `y = weight·(x − mean) / √(variance + ε) + bias` as `scale·x + shift`.
 fn affine(
-    weight: Tensor<1>,
-    bias: Tensor<1>,
+    weight: &Param<Tensor<1>>,
+    bias: &Param<Tensor<1>>,
     mean: Tensor<1>,
     variance: Tensor<1>,
+    epsilon: f64,
 ) -> (Tensor<1>, Tensor<1>) {
-    let scale = weight / (variance + EPSILON).sqrt();
-    let shift = bias - mean * scale.clone();
+    let scale = weight.val() / (variance + epsilon).sqrt();
+    let shift = bias.val() - mean * scale.clone();
     (scale, shift)
 }
 
@@ -231,21 +231,24 @@ pub struct FrozenNorm {
     bias: Param<Tensor<1>>,
     running_mean: Param<Tensor<1>>,
     running_var: Param<Tensor<1>>,
+    #[module(skip)]
+    epsilon: f64,
 }
 
 impl FrozenNorm {
-    fn new(channels: usize, init: &Init) -> Self {
+    fn new(epsilon: f64, channels: usize, init: &Init) -> Self {
         let constant = |value| init.constant([channels], value).set_require_grad(false);
         Self {
             weight: constant(1.0),
             bias: constant(0.0),
             running_mean: constant(0.0),
             running_var: constant(1.0),
+            epsilon,
         }
     }
 
     fn affine(&self) -> (Tensor<1>, Tensor<1>) {
-        affine(self.weight.val(), self.bias.val(), self.running_mean.val(), self.running_var.val())
+        affine(&self.weight, &self.bias, self.running_mean.val(), self.running_var.val(), self.epsilon)
     }
 }
 
@@ -255,28 +258,31 @@ pub struct BatchNorm {
     bias: Param<Tensor<1>>,
     running_mean: RunningState<Tensor<1>>,
     running_var: RunningState<Tensor<1>>,
+    #[module(skip)]
+    epsilon: f64,
 }
 
 impl BatchNorm {
-    fn new(channels: usize, init: &Init) -> Self {
+    fn new(epsilon: f64, channels: usize, init: &Init) -> Self {
         Self {
             weight: init.constant([channels], 1.0),
             bias: init.constant([channels], 0.0),
             running_mean: RunningState::new(Tensor::zeros([channels], init.device)),
             running_var: RunningState::new(Tensor::ones([channels], init.device)),
+            epsilon,
         }
     }
 
     fn affine(&self) -> (Tensor<1>, Tensor<1>) {
         let (mean, variance) = (self.running_mean.value_sync(), self.running_var.value_sync());
-        affine(self.weight.val(), self.bias.val(), mean, variance)
+        affine(&self.weight, &self.bias, mean, variance, self.epsilon)
     }
 
     fn forward(&self, x: Tensor<4>, residual: Option<Tensor<4>>, relu: bool) -> Tensor<4> {
         let [batch, height, width, _] = x.dims();
         let samples = (batch * height * width) as f64;
         let (y, BatchStatistics { mean, variance }) =
-            ops::batch_norm(x, self.weight.val(), self.bias.val(), EPSILON as f32, residual, relu);
+            ops::batch_norm(x, self.weight.val(), self.bias.val(), self.epsilon as f32, residual, relu);
         // PyTorch's: the running variance is the unbiased one.
         let unbiased = variance * (samples / (samples - 1.0).max(1.0));
         for (running, of_batch) in [(&self.running_mean, mean), (&self.running_var, unbiased)] {
@@ -292,16 +298,18 @@ impl BatchNorm {
 pub struct GroupNorm {
     weight: Param<Tensor<1>>,
     bias: Param<Tensor<1>>,
+    #[module(skip)]
+    epsilon: f64,
 }
 
 impl GroupNorm {
-    pub fn new(channels: usize, init: &Init) -> Self {
-        Self { weight: init.constant([channels], 1.0), bias: init.constant([channels], 0.0) }
+    pub fn new(epsilon: f64, channels: usize, init: &Init) -> Self {
+        Self { weight: init.constant([channels], 1.0), bias: init.constant([channels], 0.0), epsilon }
     }
 
-    /// Each image of each level by itself. `rows [Σ N·H·W, C]`.
-    pub fn over_pyramid(&self, rows: Tensor<2>, levels: &[Grid], relu: bool) -> Tensor<2> {
+    /// Each image of each level by itself.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>, levels: &[Grid], relu: bool) -> Tensor<D> {
         let (weight, bias) = (self.weight.val(), self.bias.val());
-        ops::group_norm(rows, levels, GROUPS, weight, bias, EPSILON as f32, relu)
+        ops::group_norm(x, levels, GROUPS, weight, bias, self.epsilon as f32, relu)
     }
 }

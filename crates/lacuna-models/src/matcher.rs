@@ -24,41 +24,42 @@ pub struct Matcher {
 }
 
 impl Matcher {
+    /// The match of each sample.
+    pub fn matches(&self, samples: &[Box2], objects: &[Box2]) -> Vec<Match> {
+        self.by(samples.len(), objects.len(), |sample, object| iou(samples[sample], objects[object]))
+    }
+
+    /// The match of each of so many samples, by their overlap with each of so many objects.
+    ///
     /// Differs from the reference: an object that overlaps nothing gets no low-quality match. There it
     /// gets every sample whose overlap with it is 0 as well.
-    pub fn matches(&self, samples: &[Box2], objects: &[Box2]) -> Vec<Match> {
-        let mut best_of_object = vec![0.0f32; objects.len()];
-        let mut matches: Vec<Match> = Vec::with_capacity(samples.len());
-        for &sample in samples {
-            let mut best = (0.0, 0);
-            for (index, (&object, best_of_object)) in objects.iter().zip(&mut best_of_object).enumerate() {
-                let overlap = iou(sample, object);
-                *best_of_object = best_of_object.max(overlap);
-                if overlap > best.0 {
-                    best = (overlap, index);
+    pub fn by(&self, samples: usize, objects: usize, overlap: impl Fn(usize, usize) -> f32) -> Vec<Match> {
+        let mut largest = vec![0.0f32; objects]; // of each object
+        let mut best = Vec::with_capacity(samples); // of each sample: its overlap, and with which object
+        for sample in 0..samples {
+            let mut best_of_sample = (0.0, 0);
+            for object in 0..objects {
+                let overlap = overlap(sample, object);
+                largest[object] = largest[object].max(overlap);
+                if overlap > best_of_sample.0 {
+                    best_of_sample = (overlap, object);
                 }
             }
-            matches.push(match best {
-                (overlap, index) if overlap >= self.object_min && !objects.is_empty() => Match::Object(index),
-                (overlap, _) if overlap >= self.background_max && !objects.is_empty() => Match::Ignored,
-                _ => Match::Background,
-            });
+            best.push(best_of_sample);
         }
-        if self.low_quality {
-            for (&sample, matched) in samples.iter().zip(&mut matches) {
-                if matches!(matched, Match::Object(_)) {
-                    continue;
-                }
-                let overlaps = objects.iter().map(|&object| iou(sample, object));
-                let is_best =
-                    overlaps.zip(&best_of_object).any(|(overlap, &best)| overlap > 0.0 && overlap == best);
-                if is_best {
-                    let (index, _) =
-                        lacuna_boxes::best_iou(sample, objects.iter().copied()).expect("it overlaps");
-                    *matched = Match::Object(index);
-                }
+        let overlaps_most = |sample: usize| {
+            (0..objects).any(|object| largest[object] > 0.0 && overlap(sample, object) == largest[object])
+        };
+        let match_of = |(sample, (overlap, object)): (usize, (f32, usize))| {
+            // 0 is no overlap, whatever the thresholds.
+            if overlap > 0.0 && (overlap >= self.object_min || self.low_quality && overlaps_most(sample)) {
+                Match::Object(object)
+            } else if overlap > 0.0 && overlap >= self.background_max {
+                Match::Ignored
+            } else {
+                Match::Background
             }
-        }
-        matches
+        };
+        best.into_iter().enumerate().map(match_of).collect()
     }
 }

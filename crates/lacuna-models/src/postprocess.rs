@@ -12,8 +12,6 @@ use crate::detector::Images;
 pub struct PostProcess {
     /// Detections with a score not above this are dropped.
     pub score_min: f32,
-    /// The best of each level (of one-stage detectors) that go on.
-    pub candidates_per_level: usize,
     /// Of two detections of a class that overlap more than this, the lower one is dropped.
     pub nms_iou_max: f64,
     /// The best of each image that stay.
@@ -32,13 +30,13 @@ impl PostProcess {
     /// The detections of an image by a one-stage detector: `logits [rows, n_classes]`.
     ///
     /// `score(row, logit)` must be at most `score_min` for logits up to `logit_min`, which spares most
-    /// of them.
+    /// of them. The `per_level` best of each level go on.
     pub fn dense(
         &self,
         (images, image): (&Images, usize),
         anchors: &Anchors,
         (logits, n_classes): (&[f32], usize),
-        logit_min: f32,
+        (logit_min, per_level): (f32, usize),
         score: impl Fn(usize, f32) -> f32,
         decode: impl Fn(usize, Box2) -> Box2,
     ) -> Vec<Detection> {
@@ -57,7 +55,7 @@ impl PostProcess {
                     }
                 }
             }
-            keep_best(&mut candidates, self.candidates_per_level, |candidate| candidate.score);
+            keep_best(&mut candidates, per_level, |candidate| candidate.score);
             found.extend(candidates.into_iter().map(|Candidate { row, class, score }| {
                 let bounds = images.clip(image, decode(row, anchors.boxes()[level.start + row - first]));
                 Detection { bounds, class, score: Score(score) }

@@ -4,7 +4,7 @@ use burn::Tensor;
 use burn::module::Module;
 use serde::{Deserialize, Serialize};
 
-use crate::layers::{Conv, Init, Mode, Norm, NormKind};
+use crate::layers::{Conv, EPSILON, Init, Mode, Norm, NormKind};
 use crate::ops::{self, Window};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ pub enum Style {
     Caffe,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResNetConfig {
     pub depth: Depth,
@@ -58,10 +58,17 @@ pub struct ResNetConfig {
     pub style: Style,
     #[serde(default)]
     pub norm: NormKind,
+    /// What the norms add to a variance.
+    #[serde(default = "default_norm_epsilon")]
+    pub norm_epsilon: f64,
     /// How many stages are not trained, the stem being the first: 0 none, 1 the stem, 2 also `layer1`
     /// (mmdetection's `frozen_stages = 1`, torchvision's `trainable_layers = 3`).
     #[serde(default = "default_frozen_stages")]
     pub frozen_stages: usize,
+}
+
+fn default_norm_epsilon() -> f64 {
+    EPSILON
 }
 
 fn default_frozen_stages() -> usize {
@@ -70,24 +77,30 @@ fn default_frozen_stages() -> usize {
 
 impl ResNetConfig {
     pub fn new(depth: Depth) -> Self {
-        Self { depth, style: Style::Pytorch, norm: NormKind::Frozen, frozen_stages: default_frozen_stages() }
+        Self {
+            depth,
+            style: Style::Pytorch,
+            norm: NormKind::Frozen,
+            norm_epsilon: EPSILON,
+            frozen_stages: default_frozen_stages(),
+        }
     }
 
     pub fn init(&self, init: &mut Init) -> ResNet {
         // A stage that is not trained does not change its statistics either.
-        let norm = |stage: usize| match self.norm {
+        let kind = |stage: usize| match self.norm {
             NormKind::Batch if stage < self.frozen_stages => NormKind::Frozen,
-            norm => norm,
+            kind => kind,
         };
         let conv1 = Conv::backbone(3, 64, Window::new(7, 2, 3), init);
-        let bn1 = Norm::new(norm(0), 64, init);
+        let bn1 = Norm::new(kind(0), self.norm_epsilon, 64, init);
         let mut inputs = 64;
         let [layer1, layer2, layer3, layer4] = std::array::from_fn(|stage| {
             let outputs = self.depth.channels()[stage];
             (0..self.depth.blocks()[stage])
                 .map(|block| {
                     let stride = if stage > 0 && block == 0 { 2 } else { 1 };
-                    let block = Block::new(self, norm(stage + 1), inputs, outputs, stride, init);
+                    let block = Block::new(self, kind(stage + 1), inputs, outputs, stride, init);
                     inputs = outputs;
                     block
                 })
@@ -155,9 +168,10 @@ impl Block {
         stride: usize,
         init: &mut Init,
     ) -> Self {
+        let norm = |channels, init: &Init| Norm::new(norm, config.norm_epsilon, channels, init);
         let (one, three) = (|stride| Window::new(1, stride, 0), |stride| Window::new(3, stride, 1));
         let downsample = (stride != 1 || inputs != outputs)
-            .then(|| (Conv::backbone(inputs, outputs, one(stride), init), Norm::new(norm, outputs, init)));
+            .then(|| (Conv::backbone(inputs, outputs, one(stride), init), norm(outputs, init)));
         if config.depth.has_bottlenecks() {
             let width = outputs / 4;
             let (first, second) = match config.style {
@@ -166,19 +180,19 @@ impl Block {
             };
             Self {
                 conv1: Conv::backbone(inputs, width, one(first), init),
-                bn1: Norm::new(norm, width, init),
+                bn1: norm(width, init),
                 conv2: Conv::backbone(width, width, three(second), init),
-                bn2: Norm::new(norm, width, init),
+                bn2: norm(width, init),
                 conv3: Some(Conv::backbone(width, outputs, one(1), init)),
-                bn3: Some(Norm::new(norm, outputs, init)),
+                bn3: Some(norm(outputs, init)),
                 downsample,
             }
         } else {
             Self {
                 conv1: Conv::backbone(inputs, outputs, three(stride), init),
-                bn1: Norm::new(norm, outputs, init),
+                bn1: norm(outputs, init),
                 conv2: Conv::backbone(outputs, outputs, three(1), init),
-                bn2: Norm::new(norm, outputs, init),
+                bn2: norm(outputs, init),
                 conv3: None,
                 bn3: None,
                 downsample,

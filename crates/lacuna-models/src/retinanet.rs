@@ -31,6 +31,8 @@ pub struct RetinaNetConfig {
     pub anchors: AnchorConfig,
     /// Where the regression loss turns from a parabola to a line; 0 is L1.
     pub smooth_l1_beta: f32,
+    /// The best of each level that go on to non-maximum suppression.
+    pub candidates_per_level: usize,
     pub post_process: PostProcess,
 }
 
@@ -45,12 +47,8 @@ impl RetinaNetConfig {
             extra_levels: ExtraLevels::C5,
             anchors: AnchorConfig::retinanet(),
             smooth_l1_beta: 0.0,
-            post_process: PostProcess {
-                score_min: 0.05,
-                candidates_per_level: 1000,
-                nms_iou_max: 0.5,
-                detections_max: 300,
-            },
+            candidates_per_level: 1000,
+            post_process: PostProcess { score_min: 0.05, nms_iou_max: 0.5, detections_max: 300 },
         }
     }
 
@@ -141,7 +139,7 @@ impl RetinaNet {
                 (images, image),
                 &anchors,
                 (&logits, self.config.n_classes),
-                logit_floor(post_process.score_min),
+                (logit_floor(post_process.score_min), self.config.candidates_per_level),
                 |_, logit| sigmoid(logit),
                 |row, anchor| CODER.decode(anchor, deltas[row]),
             )

@@ -9,13 +9,18 @@ use std::path::{Path, PathBuf};
 
 use burn::Tensor;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Device, TensorData};
+use burn::tensor::{Device, Gradients, TensorData};
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors, View};
 
+use crate::anchors::AnchorConfig;
 use crate::detector::{Detector, DetectorConfig};
-use crate::faster_rcnn::ROI_SIZE;
+use crate::faster_rcnn::{FasterRcnnConfig, ROI_SIZE};
+use crate::fcos::FcosConfig;
+use crate::fpn::ExtraLevels;
 use crate::ops;
+use crate::resnet::ResNetConfig;
+use crate::retinanet::RetinaNetConfig;
 
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
@@ -27,8 +32,28 @@ pub enum WeightsError {
     Kind { path: PathBuf, name: String, kind: String },
     #[error("{path}: tensor `{name}` has a value that is not finite")]
     NotFinite { path: PathBuf, name: String },
+    #[error("{path} has no tensor `{name}`, which every {detector} has")]
+    OtherArchitecture { path: PathBuf, name: String, detector: &'static str },
+    #[error("{path} is of {found} classes, not {asked}: `{name}` has {rows} rows")]
+    Classes { path: PathBuf, name: String, rows: usize, found: String, asked: usize },
     #[error("{path} does not fit the model:{0}", path = .0.path)]
     Mismatch(Box<Mismatch>),
+}
+
+impl WeightsError {
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::NotACheckpoint { .. } => {
+                "weights are read from `.safetensors` files and from what `torch.save(model.state_dict(), …)` writes"
+            }
+            Self::OtherArchitecture { .. } | Self::Mismatch(_) => {
+                "the detector and the backbone must be those that the checkpoint was made with"
+            }
+            Self::Classes { .. } => "classes count objects only: background is not one of them",
+            Self::Unreadable { .. } | Self::Kind { .. } | Self::NotFinite { .. } => return None,
+        }
+        .to_owned())
+    }
 }
 
 /// How a checkpoint differs from what a model needs.
@@ -75,7 +100,12 @@ impl Checkpoint {
     pub fn read(path: &Path) -> Result<Self, WeightsError> {
         let is_safetensors = path.extension().is_some_and(|extension| extension == "safetensors");
         let tensors = if is_safetensors { read_safetensors(path) } else { read_pytorch(path) }?;
-        Ok(Self { path: path.to_owned(), tensors: without_wrapping(tensors) })
+        let tensors = without_wrapping(tensors);
+        // FCOS has a tensor of its own, and never had other names.
+        let is_fcos = tensors.keys().any(|name| name.contains("bbox_ctrness"));
+        let modern = |name: String| if is_fcos { name } else { modern(&name).unwrap_or(name) };
+        let tensors = tensors.into_iter().map(|(name, stored)| (modern(name), stored)).collect();
+        Ok(Self { path: path.to_owned(), tensors })
     }
 
     pub fn path(&self) -> &Path {
@@ -136,19 +166,100 @@ impl Checkpoint {
     }
 }
 
+/// The detectors there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    RetinaNet,
+    Fcos,
+    FasterRcnn,
+}
+
+impl DetectorConfig {
+    /// The shape of the torchvision detector that a checkpoint is of: widths and depths as its tensors
+    /// say, everything else torchvision's.
+    pub fn of_checkpoint(
+        checkpoint: &Checkpoint,
+        kind: Kind,
+        backbone: ResNetConfig,
+        n_classes: usize,
+    ) -> Result<Self, WeightsError> {
+        let detector = match kind {
+            Kind::RetinaNet => "RetinaNet",
+            Kind::Fcos => "FCOS",
+            Kind::FasterRcnn => "Faster R-CNN",
+        };
+        let path = || checkpoint.path.clone();
+        let shape = |name: &str| {
+            let missing =
+                || WeightsError::OtherArchitecture { path: path(), name: name.to_owned(), detector };
+            checkpoint.shape(name).filter(|shape| !shape.is_empty()).ok_or_else(missing)
+        };
+        // The rows that predict classes are so many per class, and in a row of its own, if any, background.
+        let check_classes = |name: &str, per_class: usize, background: usize| {
+            let rows = shape(name)?[0];
+            if rows == per_class * (n_classes + background) {
+                return Ok(());
+            }
+            let found = match (rows.is_multiple_of(per_class), rows / per_class) {
+                (true, classes) if classes > background => (classes - background).to_string(),
+                _ => "an unknown number of".to_owned(),
+            };
+            Err(WeightsError::Classes { path: path(), name: name.to_owned(), rows, found, asked: n_classes })
+        };
+        let width = shape("backbone.fpn.layer_blocks.0.0.weight")?[0];
+        let extra_levels = || {
+            let p6 = shape("backbone.fpn.extra_blocks.p6.weight")?;
+            Ok(if p6.get(1) == Some(&width) { ExtraLevels::P5 } else { ExtraLevels::C5 })
+        };
+        let layers =
+            |name: fn(usize) -> String| (0..).take_while(|&i| checkpoint.shape(&name(i)).is_some()).count();
+        Ok(match kind {
+            Kind::RetinaNet => {
+                let anchors = AnchorConfig::retinanet().per_location();
+                check_classes("head.classification_head.cls_logits.weight", anchors, 0)?;
+                Self::RetinaNet(RetinaNetConfig {
+                    width,
+                    head_depth: layers(|i| format!("head.classification_head.conv.{i}.0.weight")),
+                    extra_levels: extra_levels()?,
+                    ..RetinaNetConfig::new(n_classes, backbone)
+                })
+            }
+            Kind::Fcos => {
+                check_classes("head.classification_head.cls_logits.weight", 1, 0)?;
+                shape("head.regression_head.bbox_ctrness.weight")?;
+                Self::Fcos(FcosConfig {
+                    width,
+                    head_depth: layers(|i| format!("head.classification_head.conv.{}.weight", 3 * i)),
+                    extra_levels: extra_levels()?,
+                    ..FcosConfig::new(n_classes, backbone)
+                })
+            }
+            Kind::FasterRcnn => {
+                check_classes("roi_heads.box_predictor.cls_score.weight", 1, 1)?;
+                Self::FasterRcnn(FasterRcnnConfig {
+                    width,
+                    head_width: shape("roi_heads.box_head.fc6.weight")?[0],
+                    ..FasterRcnnConfig::new(n_classes, backbone)
+                })
+            }
+        })
+    }
+}
+
 /// The bytes of a `.safetensors` file that loads into torchvision's model of the same shape.
 pub fn to_safetensors(detector: &Detector) -> Vec<u8> {
-    let mut collector = Collector { names: Names::of(detector), tensors: Vec::new() };
+    let mut collector = Collector::new(detector, None);
     detector.visit(&mut collector);
     let metadata = Some([("format".to_owned(), "pt".to_owned())].into());
     safetensors::serialize(collector.tensors, metadata).expect("names are unique and sizes agree")
 }
 
-/// The names and shapes of a detector's parameters in a checkpoint.
-pub fn names_and_shapes(detector: &Detector) -> BTreeMap<String, Vec<usize>> {
-    let mut collector = Collector { names: Names::of(detector), tensors: Vec::new() };
+/// The gradients of a detector's trained parameters, with the names and layouts of a checkpoint: for
+/// looking at what a loss does.
+pub fn named_gradients(detector: &Detector, gradients: &Gradients) -> BTreeMap<String, Vec<f32>> {
+    let mut collector = Collector::new(detector, Some(gradients));
     detector.visit(&mut collector);
-    collector.tensors.into_iter().map(|(name, stored)| (name, stored.shape)).collect()
+    collector.tensors.into_iter().map(|(name, stored)| (name, stored.values)).collect()
 }
 
 fn not_a_checkpoint(path: &Path, why: impl std::fmt::Display) -> WeightsError {
@@ -233,6 +344,11 @@ fn modern(name: &str) -> Option<String> {
             Some(format!("backbone.fpn.{blocks}.{level}.0.{leaf}"))
         }
         ["rpn", "head", "conv", leaf] => Some(format!("rpn.head.conv.0.0.{leaf}")),
+        // RetinaNet's heads were one list of convolution and ReLU in turn.
+        ["head", head, "conv", place, leaf] => {
+            let place: usize = place.parse().ok()?;
+            Some(format!("head.{head}.conv.{}.0.{leaf}", place / 2))
+        }
         _ => None,
     }
 }
@@ -380,13 +496,20 @@ impl ModuleMapper for Filler {
     }
 }
 
-/// Collects parameters in PyTorch's layouts.
-struct Collector {
+/// Collects parameters, or the gradients of those that have one, in PyTorch's layouts.
+struct Collector<'a> {
     names: Names,
+    gradients: Option<&'a Gradients>,
     tensors: Vec<(String, Stored)>,
 }
 
-impl ModuleVisitor for Collector {
+impl<'a> Collector<'a> {
+    fn new(detector: &Detector, gradients: Option<&'a Gradients>) -> Self {
+        Self { names: Names::of(detector), gradients, tensors: Vec::new() }
+    }
+}
+
+impl ModuleVisitor for Collector<'_> {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.names.enter(name, container);
     }
@@ -396,9 +519,16 @@ impl ModuleVisitor for Collector {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = match self.gradients {
+            None => param.val(),
+            Some(gradients) => match param.val().grad(gradients) {
+                Some(gradient) => gradient,
+                None => return,
+            },
+        };
         let (name, ours) = (self.names.name(), param.dims());
         let layout = Layout::of(&name, D);
-        let values = layout.to_pytorch(&ours, &ops::values(param.val()));
+        let values = layout.to_pytorch(&ours, &ops::values(value));
         self.tensors.push((name, Stored { shape: layout.shape(&ours), values }));
     }
 }

@@ -11,8 +11,13 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use lacuna_train::model::ModelError;
 
-use commands::{convert, demo, inspect, sparsify, synth};
+use commands::{convert, demo, import, inspect, predict, sparsify, synth};
+
+/// A detector frees and takes the same large blocks over and over.
+#[global_allocator]
+static ALLOCATOR: lacuna_kernels::Recycle = lacuna_kernels::Recycle::new();
 
 /// Train object detectors on data sets whose annotations have gaps, and fill the gaps.
 #[derive(Parser)]
@@ -29,6 +34,8 @@ enum Command {
     Inspect(inspect::Args),
     Convert(convert::Args),
     Sparsify(sparsify::Args),
+    Import(import::Args),
+    Predict(predict::Args),
 }
 
 fn main() -> ExitCode {
@@ -38,6 +45,8 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Convert(args) => convert::run(&args),
         Command::Sparsify(args) => sparsify::run(&args),
+        Command::Import(args) => import::run(&args),
+        Command::Predict(args) => predict::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -52,10 +61,13 @@ fn report(error: &anyhow::Error) -> ExitCode {
     }
     eprintln!("error: {error}");
     let data_error = error.downcast_ref::<lacuna_data::Error>();
-    if let Some(hint) = data_error.and_then(lacuna_data::Error::hint) {
+    let model_error = error.downcast_ref::<ModelError>();
+    let hint =
+        data_error.and_then(lacuna_data::Error::hint).or_else(|| model_error.and_then(ModelError::hint));
+    if let Some(hint) = hint {
         eprintln!("hint: {hint}");
     }
-    ExitCode::from(if data_error.is_some_and(is_about_the_input) { 2 } else { 1 })
+    ExitCode::from(if data_error.is_some_and(is_about_the_input) || model_error.is_some() { 2 } else { 1 })
 }
 
 /// Errors of the data layer are about what the user gave, but for a disk that is full and the like.

@@ -4,12 +4,14 @@
 //! a batch and the way of its boxes are known from the annotation file. [`ViewPlan::render`] then
 //! makes the pixels, [`ViewPlan::to_view`] the map of the boxes.
 
+mod bilinear;
 mod photometric;
 
 use fast_image_resize as fir;
 use lacuna_boxes::Affine;
 
 use crate::decode::RgbImage;
+pub use bilinear::bilinear;
 use lacuna_random::Rng;
 pub use photometric::Photometric;
 
@@ -25,11 +27,20 @@ impl Resize {
     /// The size of the view of an image of this size.
     ///
     /// `scale = min(short_side / min(w, h), long_side_max / max(w, h))`, and each side is
-    /// `⌊side·scale + ½⌋` as in mmdetection (torchvision rounds down), but at least 1.
-    pub fn view_size(self, (width, height): (u32, u32)) -> (u32, u32) {
+    /// `⌊side·scale + ½⌋` as in mmdetection, but at least 1.
+    pub fn view_size(self, size: (u32, u32)) -> (u32, u32) {
+        self.scaled(size, 0.5)
+    }
+
+    /// As [`Self::view_size`], but each side is `⌊side·scale⌋` as in torchvision.
+    pub fn view_size_of_torchvision(self, size: (u32, u32)) -> (u32, u32) {
+        self.scaled(size, 0.0)
+    }
+
+    fn scaled(self, (width, height): (u32, u32), added: f64) -> (u32, u32) {
         let short = f64::from(self.short_side) / f64::from(width.min(height));
         let long = f64::from(self.long_side_max) / f64::from(width.max(height));
-        let scaled = |side: u32| ((f64::from(side) * short.min(long) + 0.5) as u32).max(1);
+        let scaled = |side: u32| ((f64::from(side) * short.min(long) + added) as u32).max(1);
         (scaled(width), scaled(height))
     }
 }

@@ -2,7 +2,9 @@
 
 pub mod convert;
 pub mod demo;
+pub mod import;
 pub mod inspect;
+pub mod predict;
 pub mod sparsify;
 pub mod synth;
 

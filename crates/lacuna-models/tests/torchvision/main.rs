@@ -1,0 +1,194 @@
+//! Agreement with torchvision's detectors. What it computes, and the script that asked it, are in
+//! `fixtures/torchvision`.
+
+mod parts;
+mod scene;
+
+use burn::Tensor;
+use burn::tensor::Device;
+use lacuna_models::anchors::Anchors;
+use lacuna_models::faster_rcnn::Proposal;
+use lacuna_models::layers::Mode;
+use lacuna_models::weights::named_gradients;
+use lacuna_models::{Detector, DetectorConfig, LossOptions, Losses, Normalization, Term, ops};
+use lacuna_random::{Purpose, Rng};
+use scene::{boxes, fixture, floats};
+use serde_json::Value;
+
+/// `expected` is a sample of a tensor: shape, largest magnitude, values at multiples of a stride.
+fn assert_sample(what: &str, actual: &[f32], expected: &Value, tolerance: f32) {
+    let shape: Vec<usize> = serde_json::from_value(expected["shape"].clone()).unwrap();
+    assert_eq!(actual.len(), shape.iter().product::<usize>(), "{what}: {shape:?}");
+    let largest = expected["max_abs"].as_f64().unwrap() as f32;
+    let stride = expected["stride"].as_u64().unwrap() as usize;
+    let mut worst = 0.0f32;
+    for (index, expected) in floats(&expected["values"]).into_iter().enumerate() {
+        worst = worst.max((actual[index * stride] - expected).abs() / largest);
+    }
+    assert!(worst <= tolerance, "{what}: differs by {worst:e} of the largest value");
+}
+
+/// Rows of all images in torchvision's order: image, level, y, x, anchor.
+fn by_image(rows: Tensor<2>, anchors: &Anchors, images: usize) -> Vec<f32> {
+    let width = rows.dims()[1];
+    let values = ops::values(rows);
+    let order = (0..images).flat_map(|image| anchors.rows(image));
+    order.flat_map(|row| values[row * width..][..width].to_vec()).collect()
+}
+
+fn head_outputs(detector: &Detector, expected: &Value) {
+    let images = scene::images(&Device::flex());
+    let check = |name: &str, actual: &[f32]| assert_sample(name, actual, &expected["head"][name], 1e-4);
+    match detector {
+        Detector::RetinaNet(detector) => {
+            let output = detector.forward(&images, Mode::Inference);
+            check("cls_logits", &by_image(output.logits, &output.anchors, 2));
+            check("bbox_regression", &by_image(output.deltas, &output.anchors, 2));
+        }
+        Detector::Fcos(detector) => {
+            let output = detector.forward(&images, Mode::Inference);
+            check("cls_logits", &by_image(output.logits, &output.locations, 2));
+            check("bbox_regression", &by_image(output.distances, &output.locations, 2));
+            check("bbox_ctrness", &by_image(output.centerness, &output.locations, 2));
+        }
+        Detector::FasterRcnn(detector) => {
+            let features = detector.features(&images, Mode::Inference);
+            let output = detector.rpn(&images, &features);
+            check("objectness", &by_image(output.objectness.clone(), &output.anchors, 2));
+            check("pred_bbox_deltas", &by_image(output.deltas.clone(), &output.anchors, 2));
+            // The proposals are torchvision's, so that the box head is judged by itself.
+            let proposals: Vec<Proposal> = (0..2)
+                .flat_map(|image| {
+                    boxes(&expected["proposals"][image])
+                        .into_iter()
+                        .map(move |bounds| Proposal { image, bounds })
+                })
+                .collect();
+            let output = detector.classify(&features, &proposals);
+            for (name, rows) in [("class_logits", output.logits), ("box_regression", output.deltas)] {
+                let width = rows.dims()[1];
+                let values = ops::values(rows);
+                let mut ordered = vec![0.0; values.len()];
+                for (row, &index) in output.order.iter().enumerate() {
+                    ordered[index * width..][..width].copy_from_slice(&values[row * width..][..width]);
+                }
+                check(name, &ordered);
+            }
+        }
+    }
+}
+
+fn detections(detector: &Detector, expected: &Value) {
+    let images = scene::images(&Device::flex());
+    // Faster R-CNN's labels count background.
+    let first = usize::from(matches!(detector, Detector::FasterRcnn(_)));
+    for (image, detections) in detector.detect(&images).iter().enumerate() {
+        let expected = &expected["detections"][image];
+        let (boxes, scores) = (boxes(&expected["boxes"]), floats(&expected["scores"]));
+        let labels: Vec<usize> = serde_json::from_value(expected["labels"].clone()).unwrap();
+        assert!(!boxes.is_empty(), "a fixture without detections shows nothing");
+        assert_eq!(detections.len(), boxes.len(), "detections of image {image}");
+        for (index, detection) in detections.iter().enumerate() {
+            assert_eq!(detection.class + first, labels[index], "class of detection {index} of image {image}");
+            assert!((detection.score.0 - scores[index]).abs() <= 1e-4, "score {index}");
+            let (ours, theirs) = (detection.bounds, boxes[index]);
+            for (a, b) in
+                [(ours.x1, theirs.x1), (ours.y1, theirs.y1), (ours.x2, theirs.x2), (ours.y2, theirs.y2)]
+            {
+                assert!(
+                    (a - b).abs() <= 0.01,
+                    "detection {index} of image {image}: {ours:?}, not {theirs:?}"
+                );
+            }
+        }
+    }
+}
+
+fn loss(detector: &Detector, case: &str) -> Losses {
+    let images = scene::images(&Device::flex().autodiff());
+    // torchvision divides RetinaNet's losses per image, the others' by batch.
+    let per_image = matches!(detector, Detector::RetinaNet(_));
+    let normalization = if per_image { Normalization::Image } else { Normalization::Batch };
+    let options = LossOptions { normalization, negative_weight: None };
+    let mut rng = Rng::new(Purpose::Sampling, 0, 0, 0);
+    detector.loss(&images, &scene::targets(case), &options, &mut rng)
+}
+
+/// torchvision's name of a term.
+fn name_of(term: Term, config: &DetectorConfig) -> &'static str {
+    match (term, config) {
+        (Term::Classification, DetectorConfig::FasterRcnn(_)) => "loss_classifier",
+        (Term::Regression, DetectorConfig::FasterRcnn(_)) => "loss_box_reg",
+        (Term::Classification, _) => "classification",
+        (Term::Regression, _) => "bbox_regression",
+        (Term::Centerness, _) => "bbox_ctrness",
+        (Term::Objectness, _) => "loss_objectness",
+        (Term::ProposalRegression, _) => "loss_rpn_box_reg",
+    }
+}
+
+fn losses_and_gradients(detector: &Detector, config: &DetectorConfig, expected: &Value) {
+    for (case, terms) in expected["losses"].as_object().unwrap() {
+        let losses = loss(detector, case);
+        assert_eq!(losses.0.len(), terms.as_object().unwrap().len(), "terms of {case}");
+        for (term, value) in &losses.0 {
+            let (actual, expected) = (ops::values(value.clone())[0], &terms[name_of(*term, config)]);
+            let expected = expected.as_f64().unwrap() as f32;
+            let difference = (actual - expected).abs() / expected.abs().max(1e-3);
+            assert!(difference <= 1e-4, "{case}, {term:?}: {actual}, not {expected}");
+        }
+        let gradients = losses.total().backward();
+        if let Some(expected) = expected["gradients"][case].as_object() {
+            let actual = named_gradients(detector, &gradients);
+            for (name, expected) in expected {
+                assert_sample(&format!("{case}, {name}"), &actual[name], expected, 1e-3);
+                let norm = actual[name].iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+                let theirs = expected["l2"].as_f64().unwrap();
+                assert!(
+                    (norm - theirs).abs() <= 1e-3 * theirs,
+                    "{case}, norm of {name}: {norm}, not {theirs}"
+                );
+            }
+        }
+    }
+}
+
+fn agrees(detector: &str, backbone: &str) {
+    let expected = fixture(&format!("{detector}_{backbone}.json"));
+    let config = scene::config(detector, backbone, 5);
+    let plain = scene::filled(&config, &Device::flex());
+    head_outputs(&plain, &expected);
+    detections(&plain, &expected);
+    let tracked = scene::filled(&config, &Device::flex().autodiff());
+    losses_and_gradients(&tracked, &config, &expected);
+}
+
+#[test]
+fn retinanet_resnet18() {
+    agrees("retinanet", "resnet18");
+}
+
+#[test]
+fn retinanet_resnet50() {
+    agrees("retinanet", "resnet50");
+}
+
+#[test]
+fn fcos_resnet18() {
+    agrees("fcos", "resnet18");
+}
+
+#[test]
+fn fcos_resnet50() {
+    agrees("fcos", "resnet50");
+}
+
+#[test]
+fn faster_rcnn_resnet18() {
+    agrees("fasterrcnn", "resnet18");
+}
+
+#[test]
+fn faster_rcnn_resnet50() {
+    agrees("fasterrcnn", "resnet50");
+}

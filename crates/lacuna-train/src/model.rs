@@ -1,0 +1,166 @@
+//! A model on disk: a folder with `model.toml` (its shape, what it is shown, its categories) and
+//! `model.safetensors` (its weights, with torchvision's names).
+
+use std::path::{Path, PathBuf};
+
+use burn::Tensor;
+use burn::module::Module;
+use burn::tensor::{Device, TensorData};
+use lacuna_boxes::{Affine, Detection};
+use lacuna_data::augment::{Resize, Resizer, bilinear};
+use lacuna_data::batch::{Normalize, SIZE_DIVISOR};
+use lacuna_data::decode::RgbImage;
+use lacuna_data::output::{IfExists, NewFolder};
+use lacuna_models::weights::{Checkpoint, WeightsError, to_safetensors};
+use lacuna_models::{Detector, DetectorConfig, Images};
+use serde::{Deserialize, Serialize};
+
+const CONFIG: &str = "model.toml";
+const WEIGHTS: &str = "model.safetensors";
+
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    #[error("{path} is not a model: {why}")]
+    NotAModel { path: PathBuf, why: String },
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+}
+
+impl ModelError {
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::NotAModel { .. } => {
+                Some("a model is a folder that `lacuna import` or `lacuna train` made".to_owned())
+            }
+            Self::Weights(error) => error.hint(),
+        }
+    }
+}
+
+/// What `model.toml` says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    pub detector: DetectorConfig,
+    pub input: InputConfig,
+    /// One for each class of the detector, in order.
+    pub categories: Vec<ModelCategory>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelCategory {
+    /// What results call it.
+    pub id: u64,
+    pub name: String,
+}
+
+/// What is done to an image before a detector sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InputConfig {
+    /// The short side of a view, unless its long side would be longer than it may be.
+    pub short_side: u32,
+    pub long_side_max: u32,
+    pub resize: ResizeKind,
+    pub normalize: Normalize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ResizeKind {
+    /// Sides to the nearest pixel, antialiased: as in training here.
+    Antialiased,
+    /// Sides rounded down, between the four nearest pixels: torchvision's detectors' own.
+    Torchvision,
+}
+
+impl InputConfig {
+    /// What torchvision's detectors do by default.
+    pub const TORCHVISION: Self = Self {
+        short_side: 800,
+        long_side_max: 1333,
+        resize: ResizeKind::Torchvision,
+        normalize: Normalize::Torchvision,
+    };
+
+    /// One image as a batch on `device`.
+    pub fn images(&self, image: &RgbImage, device: &Device) -> Images {
+        let resize = Resize { short_side: self.short_side, long_side_max: self.long_side_max };
+        let size = match self.resize {
+            ResizeKind::Antialiased => resize.view_size(image.size()),
+            ResizeKind::Torchvision => resize.view_size_of_torchvision(image.size()),
+        };
+        let [width, height] = [size.0, size.1].map(|side| side as usize);
+        let [padded_width, padded_height] =
+            [size.0, size.1].map(|side| side.next_multiple_of(SIZE_DIVISOR) as usize);
+        let mut pixels = vec![0.0; padded_height * padded_width * 3];
+        let rows = pixels.chunks_exact_mut(3 * padded_width).map(|row| &mut row[..3 * width]).take(height);
+        match self.resize {
+            ResizeKind::Antialiased => {
+                let view = Resizer::default().resize(image, size);
+                rows.zip(view.pixels().chunks_exact(3 * width))
+                    .for_each(|(out, row)| self.normalize.row(row, out));
+            }
+            ResizeKind::Torchvision => {
+                let view = bilinear(image, size);
+                rows.zip(view.chunks_exact(3 * width)).for_each(|(out, row)| self.normalize.row(row, out));
+            }
+        }
+        Images {
+            pixels: Tensor::from_data(TensorData::new(pixels, [1, padded_height, padded_width, 3]), device),
+            sizes: vec![size],
+            to_view: vec![Affine::resize(image.size(), size)],
+        }
+    }
+}
+
+/// A detector with all it takes to use it.
+#[derive(Debug)]
+pub struct Model {
+    pub config: ModelConfig,
+    /// On a plain device.
+    pub detector: Detector,
+}
+
+impl Model {
+    pub fn read(folder: &Path) -> Result<Self, ModelError> {
+        let not_a_model = |why: String| ModelError::NotAModel { path: folder.to_owned(), why };
+        let path = folder.join(CONFIG);
+        let text =
+            std::fs::read_to_string(&path).map_err(|error| not_a_model(format!("{CONFIG}: {error}")))?;
+        let config: ModelConfig =
+            toml::from_str(&text).map_err(|error| not_a_model(format!("{CONFIG}: {}", error.message())))?;
+        let (classes, categories) = (config.detector.n_classes(), config.categories.len());
+        if classes != categories {
+            return Err(not_a_model(format!("{CONFIG} has {classes} classes but {categories} categories")));
+        }
+        Self::of_checkpoint(Checkpoint::read(&folder.join(WEIGHTS))?, config)
+    }
+
+    /// The model of this configuration with these weights.
+    pub fn of_checkpoint(checkpoint: Checkpoint, config: ModelConfig) -> Result<Self, ModelError> {
+        let detector = checkpoint.into_detector(&config.detector, &Device::flex())?;
+        Ok(Self { config, detector })
+    }
+
+    pub fn n_parameters(&self) -> usize {
+        self.detector.num_params()
+    }
+
+    pub fn write(&self, folder: &Path, if_exists: IfExists) -> lacuna_data::Result<()> {
+        let text = toml::to_string(&self.config).expect("every configuration can be written as TOML");
+        let folder = NewFolder::create(folder, if_exists)?;
+        folder.file(Path::new(CONFIG), |out| std::io::Write::write_all(out, text.as_bytes()))?;
+        folder.file(Path::new(WEIGHTS), |out| {
+            std::io::Write::write_all(out, &to_safetensors(&self.detector))
+        })?;
+        folder.finish()
+    }
+
+    /// The detections in an image, best first, in its coordinates.
+    pub fn detect(&self, image: &RgbImage) -> Vec<Detection> {
+        let images = self.config.input.images(image, &Device::flex());
+        self.detector.detect(&images).remove(0)
+    }
+}

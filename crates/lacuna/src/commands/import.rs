@@ -1,0 +1,183 @@
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::ValueEnum;
+use lacuna_data::coco;
+use lacuna_data::output::IfExists;
+use lacuna_models::DetectorConfig;
+use lacuna_models::resnet::{Depth, ResNetConfig, Style};
+use lacuna_models::weights::{Checkpoint, Kind};
+use lacuna_train::model::{InputConfig, Model, ModelCategory, ModelConfig, ModelError};
+use serde_json::json;
+
+use super::{shown, usage};
+
+/// Make a model of a torchvision detector's weights, for `lacuna predict`
+///
+/// Input and post-processing are torchvision's defaults. Category ids are the checkpoint's label
+/// numbers: from 0 for RetinaNet and FCOS, from 1 for Faster R-CNN, where 0 is background.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A .safetensors file, or what `torch.save(model.state_dict(), …)` wrote
+    weights: PathBuf,
+
+    #[arg(long)]
+    detector: DetectorArg,
+
+    #[arg(long, default_value = "resnet50")]
+    backbone: BackboneArg,
+
+    /// How many classes of objects it knows; background is not one
+    #[arg(long, value_name = "N")]
+    n_classes: usize,
+
+    /// The model, a folder
+    #[arg(long, value_name = "MODEL")]
+    out: PathBuf,
+
+    /// A COCO file whose categories the classes are: all of them in order, or by label number
+    #[arg(long, value_name = "COCO_JSON")]
+    categories: Option<PathBuf>,
+
+    /// Where the backbone's bottlenecks have their stride
+    #[arg(long, default_value = "pytorch")]
+    style: StyleArg,
+
+    /// What the backbone's norms add to a variance; 0 for torchvision's own COCO_V1 weights
+    #[arg(long, value_name = "E", default_value_t = 1e-5)]
+    norm_epsilon: f64,
+
+    /// The short side of the images that the detector sees
+    #[arg(long, value_name = "PIXELS", default_value_t = InputConfig::TORCHVISION.short_side)]
+    short_side: u32,
+
+    /// The longest that their long side may be
+    #[arg(long, value_name = "PIXELS", default_value_t = InputConfig::TORCHVISION.long_side_max)]
+    long_side: u32,
+
+    /// Replace a model that exists
+    #[arg(long)]
+    force: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum DetectorArg {
+    Retinanet,
+    Fcos,
+    Fasterrcnn,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum BackboneArg {
+    Resnet18,
+    Resnet34,
+    Resnet50,
+    Resnet101,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum StyleArg {
+    /// On the 3×3 convolution: torchvision's
+    Pytorch,
+    /// On the first 1×1 convolution
+    Caffe,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    if args.n_classes == 0 {
+        usage("`--n-classes` is 1 at least");
+    }
+    if args.short_side == 0 || args.short_side > args.long_side {
+        usage("`--short-side` is 1 at least, and at most `--long-side`");
+    }
+    if !(args.norm_epsilon >= 0.0 && args.norm_epsilon.is_finite()) {
+        usage("`--norm-epsilon` is 0 or more");
+    }
+    let if_exists = IfExists::forced(args.force);
+    if_exists.check(&args.out)?;
+    let depth = match args.backbone {
+        BackboneArg::Resnet18 => Depth::ResNet18,
+        BackboneArg::Resnet34 => Depth::ResNet34,
+        BackboneArg::Resnet50 => Depth::ResNet50,
+        BackboneArg::Resnet101 => Depth::ResNet101,
+    };
+    let style = match args.style {
+        StyleArg::Pytorch => Style::Pytorch,
+        StyleArg::Caffe => Style::Caffe,
+    };
+    let (kind, first_label) = match args.detector {
+        DetectorArg::Retinanet => (Kind::RetinaNet, 0),
+        DetectorArg::Fcos => (Kind::Fcos, 0),
+        DetectorArg::Fasterrcnn => (Kind::FasterRcnn, 1),
+    };
+    let categories = match &args.categories {
+        Some(path) => named_categories(path, args.n_classes, first_label)?,
+        None => label_numbers(args.n_classes, first_label),
+    };
+    let backbone = ResNetConfig { style, norm_epsilon: args.norm_epsilon, ..ResNetConfig::new(depth) };
+    let checkpoint = Checkpoint::read(&args.weights).map_err(ModelError::from)?;
+    let detector = DetectorConfig::of_checkpoint(&checkpoint, kind, backbone, args.n_classes)
+        .map_err(ModelError::from)?;
+    let input = InputConfig {
+        short_side: args.short_side,
+        long_side_max: args.long_side,
+        ..InputConfig::TORCHVISION
+    };
+    let model = Model::of_checkpoint(checkpoint, ModelConfig { detector, input, categories })?;
+    let parameters = model.n_parameters();
+    model.write(&args.out, if_exists)?;
+
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(
+            out,
+            "{}",
+            json!({"out": shown(&args.out), "n_classes": args.n_classes, "parameters": parameters})
+        )?;
+    } else {
+        let millions = parameters as f64 / 1e6;
+        writeln!(
+            out,
+            "{}: {} classes, {millions:.1} million parameters",
+            args.out.display(),
+            args.n_classes
+        )?;
+    }
+    Ok(())
+}
+
+fn label_numbers(n_classes: usize, first: u64) -> Vec<ModelCategory> {
+    let labels = (first..).take(n_classes);
+    labels.map(|label| ModelCategory { id: label, name: label.to_string() }).collect()
+}
+
+/// The categories of a file: in its order if there are as many as classes, else where their ids are label
+/// numbers (torchvision's COCO models have 91 labels for 80 categories).
+pub fn named_categories(path: &Path, n_classes: usize, first_label: u64) -> Result<Vec<ModelCategory>> {
+    let dataset = coco::read(path)?;
+    let categories = dataset.categories();
+    let of_file =
+        |category: &lacuna_data::Category| ModelCategory { id: category.id, name: category.name.clone() };
+    if categories.len() == n_classes {
+        return Ok(categories.iter().map(of_file).collect());
+    }
+    let mut all = label_numbers(n_classes, first_label);
+    for category in categories {
+        let Some(class) = all.iter_mut().find(|class| class.id == category.id) else {
+            usage(&format!(
+                "{} has {} categories, not {n_classes}, and `{}` has the id {}, which is no label number either",
+                path.display(),
+                categories.len(),
+                category.name,
+                category.id
+            ));
+        };
+        *class = of_file(category);
+    }
+    Ok(all)
+}

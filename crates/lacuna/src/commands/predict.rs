@@ -1,0 +1,202 @@
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use lacuna_boxes::Detection;
+use lacuna_data::decode;
+use lacuna_data::output::{IfExists, same_place, write_file};
+use lacuna_data::{Dataset, coco, layout};
+use lacuna_train::model::{Model, ModelCategory};
+use serde::Serialize;
+use serde_json::json;
+
+use super::import::named_categories;
+use super::{shown, usage};
+use crate::data_args::OnBadImageArg;
+use crate::progress::Progress;
+use crate::table::thousands;
+
+/// Run a model over images; the result is a COCO results file
+///
+/// Boxes are those of the image, [x, y, width, height], and scores the detector's own.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A folder that `lacuna import` made
+    model: PathBuf,
+
+    /// Image files, or folders of them
+    #[arg(required = true, value_name = "IMAGES")]
+    images: Vec<PathBuf>,
+
+    /// The detections, a JSON file
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+
+    /// A COCO file that gives the images their ids; without it they count from 1
+    #[arg(long, value_name = "COCO_JSON")]
+    annotations: Option<PathBuf>,
+
+    /// A COCO file that gives the classes their ids, in place of the model's
+    #[arg(long, value_name = "COCO_JSON")]
+    categories: Option<PathBuf>,
+
+    /// Only detections with a score above this; lower than the model's own floor it has no effect
+    #[arg(long, value_name = "SCORE", default_value_t = 0.0)]
+    score_min: f32,
+
+    /// What to do about an image that cannot be read
+    #[arg(long, value_name = "WHAT", default_value = "error")]
+    on_bad_image: OnBadImageArg,
+
+    /// Replace an output that exists
+    #[arg(long)]
+    force: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One image to look at.
+struct Input {
+    path: PathBuf,
+    id: u64,
+    file_name: String,
+    annotated_size: Option<(u32, u32)>,
+}
+
+/// One entry of a results file.
+#[derive(Serialize)]
+struct Entry<'a> {
+    image_id: u64,
+    file_name: &'a str,
+    category_id: u64,
+    bbox: [f32; 4],
+    score: f32,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let if_exists = IfExists::forced(args.force);
+    if_exists.check(&args.out)?;
+    let mut model = Model::read(&args.model)?;
+    if let Some(path) = &args.categories {
+        let first_label =
+            u64::from(matches!(model.config.detector, lacuna_models::DetectorConfig::FasterRcnn(_)));
+        model.config.categories = named_categories(path, model.config.detector.n_classes(), first_label)?;
+    }
+    let inputs = match &args.annotations {
+        Some(path) => annotated_inputs(&coco::read(path)?, path, &args.images)?,
+        None => inputs(&args.images)?,
+    };
+    if let Some(input) = inputs.iter().find(|input| same_place(&input.path, &args.out)) {
+        usage(&format!("the output would replace the image {}", input.path.display()));
+    }
+
+    let progress = Progress::new("looking at images", inputs.len());
+    let mut found = Vec::new();
+    for input in &inputs {
+        match decode::read(&input.path, input.annotated_size) {
+            Ok(image) => found.push((input, model.detect(&image))),
+            Err(error) if args.on_bad_image == OnBadImageArg::Skip => eprintln!("warning: {error}"),
+            Err(error) => return Err(lacuna_data::Error::from(error).into()),
+        }
+        if !progress.done() {
+            return Err(lacuna_data::Error::Interrupted.into());
+        }
+    }
+    drop(progress);
+
+    let entries: Vec<Entry> = found
+        .iter()
+        .flat_map(|(input, detections)| {
+            let above = detections.iter().filter(|detection| detection.score.0 > args.score_min);
+            above.map(|detection| entry(input, detection, &model.config.categories))
+        })
+        .collect();
+    write_file(&args.out, if_exists, |out| Ok(serde_json::to_writer(out, &entries)?))?;
+
+    let mut out = std::io::stdout().lock();
+    let (images, detections) = (found.len(), entries.len());
+    if args.json {
+        writeln!(out, "{}", json!({"out": shown(&args.out), "images": images, "detections": detections}))?;
+    } else {
+        let (images, detections) = (thousands(images), thousands(detections));
+        writeln!(out, "{}: {detections} detections in {images} images", args.out.display())?;
+    }
+    Ok(())
+}
+
+fn entry<'a>(input: &'a Input, detection: &Detection, categories: &[ModelCategory]) -> Entry<'a> {
+    let bounds = detection.bounds;
+    Entry {
+        image_id: input.id,
+        file_name: &input.file_name,
+        category_id: categories[detection.class].id,
+        bbox: [bounds.x1, bounds.y1, bounds.width(), bounds.height()],
+        score: detection.score.0,
+    }
+}
+
+/// The files that were named and those in the folders that were named, with their names in them.
+fn files(paths: &[PathBuf]) -> Result<Vec<(PathBuf, String)>> {
+    let mut files = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            let within = layout::image_files(path)?;
+            if within.is_empty() {
+                usage(&format!("{} holds no image", path.display()));
+            }
+            files.extend(within.into_iter().map(|name| (path.join(&name), name.display().to_string())));
+        } else {
+            let name =
+                path.file_name().map_or_else(|| shown(path), |name| name.to_string_lossy().into_owned());
+            files.push((path.clone(), name));
+        }
+    }
+    Ok(files)
+}
+
+/// The images by their places, from 1.
+fn inputs(paths: &[PathBuf]) -> Result<Vec<Input>> {
+    let files = files(paths)?;
+    let input = |(id, (path, file_name))| Input { path, id, file_name, annotated_size: None };
+    Ok((1..).zip(files).map(input).collect())
+}
+
+/// The images that the annotations know: of a folder those, and of files each.
+fn annotated_inputs(dataset: &Dataset, annotations: &Path, paths: &[PathBuf]) -> Result<Vec<Input>> {
+    let by_name: HashMap<&str, usize> =
+        dataset.images().iter().enumerate().map(|(index, image)| (image.file_name.as_str(), index)).collect();
+    let mut inputs = Vec::new();
+    let mut add = |path: PathBuf, index: usize| {
+        let image = &dataset.images()[index];
+        let annotated_size = Some((image.width, image.height));
+        inputs.push(Input { path, id: image.id, file_name: image.file_name.clone(), annotated_size });
+    };
+    for path in paths {
+        if path.is_dir() {
+            let before = dataset
+                .images()
+                .iter()
+                .enumerate()
+                .map(|(index, image)| (path.join(&image.file_name), index));
+            let present: Vec<_> = before.filter(|(path, _)| path.is_file()).collect();
+            if present.is_empty() {
+                usage(&format!("{} holds none of the images of {}", path.display(), annotations.display()));
+            }
+            present.into_iter().for_each(|(path, index)| add(path, index));
+        } else {
+            // An image may be named from any folder above it.
+            let name = path.iter().enumerate().find_map(|(depth, _)| {
+                let tail: PathBuf = path.iter().skip(depth).collect();
+                by_name.get(tail.to_str()?).copied()
+            });
+            match name {
+                Some(index) => add(path.clone(), index),
+                None => usage(&format!("{} is not an image of {}", path.display(), annotations.display())),
+            }
+        }
+    }
+    Ok(inputs)
+}
