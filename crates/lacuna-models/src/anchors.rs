@@ -82,10 +82,10 @@ impl Anchors {
         Self { boxes, ends, batch: grids.first().map_or(0, |grid| grid.batch) }
     }
 
-    /// A square of the stride's size at each location: FCOS's locations.
+    /// A square of 8 pixels at each location of P3, of 16 at those of P4, and so on: FCOS's locations.
     pub fn locations(grids: &[Grid], padded: (usize, usize)) -> Self {
         Self::new(grids, padded, |level| {
-            let half = (padded.1 / grids[level].width) as f32 / 2.0;
+            let half = (4 << level) as f32;
             vec![Box2::new(-half, -half, half, half)]
         })
     }

@@ -53,7 +53,7 @@ impl FcosConfig {
     pub(crate) fn init(&self, init: &mut Init) -> Fcos {
         let backbone = Backbone::p3_to_p7(&self.backbone, self.width, self.extra_levels, init);
         let conv = self.branch(init);
-        let cls_logits = self.conv(self.n_classes, init).with_bias_of(PRIOR_LOGIT);
+        let cls_logits = self.conv(self.n_classes, init).biased(PRIOR_LOGIT, init);
         let classification_head = ClassificationHead { conv, cls_logits };
         let conv = self.branch(init);
         let (bbox_reg, bbox_ctrness) = (self.conv(4, init), self.conv(1, init));
@@ -222,8 +222,12 @@ pub fn objects_at(locations: &Anchors, objects: &[Box2], center_radius: f32) -> 
                     (sides.into_iter().fold(f32::INFINITY, f32::min), sides.into_iter().fold(0.0, f32::max));
                 off_center < center_radius * stride && nearest > 0.0 && farthest > low && farthest < high
             };
+            // The smallest, by the reference's measure: areas that differ by less than 8 are equal to it,
+            // and of equal ones the first is taken.
+            let preference = |object: &Box2| 1e8 - object.area();
             let fitting = objects.iter().enumerate().filter(|(_, object)| fits(object));
-            matches.push(fitting.min_by(|a, b| a.1.area().total_cmp(&b.1.area())).map(|(index, _)| index));
+            let best = fitting.rev().max_by(|a, b| preference(a.1).total_cmp(&preference(b.1)));
+            matches.push(best.map(|(index, _)| index));
         }
     }
     matches

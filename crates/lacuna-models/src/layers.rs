@@ -85,15 +85,18 @@ impl Conv {
         Self { weight: init.weight(shape, Draw::he(window, outputs)), bias: None, window }
     }
 
+    /// One with a bias of 0.
     pub fn with_bias(inputs: usize, outputs: usize, window: Window, draw: Draw, init: &mut Init) -> Self {
         let shape = [window.kernel, window.kernel, inputs, outputs];
         let weight = init.weight(shape, draw);
         Self { weight, bias: Some(init.constant([outputs], 0.0)), window }
     }
 
+    /// With this bias in place of 0.
     #[must_use]
-    pub fn with_bias_of(mut self, bias: f32) -> Self {
-        self.bias = self.bias.map(|old| old.map(|old| old.zeros_like() + bias));
+    pub fn biased(mut self, bias: f32, init: &Init) -> Self {
+        let [.., outputs] = self.weight.dims();
+        self.bias = Some(init.constant([outputs], bias));
         self
     }
 

@@ -58,7 +58,7 @@ impl RetinaNetConfig {
         let (conv, cls_logits) = self.branch(anchors * self.n_classes, init);
         // An anchor is an object with a probability of 1 %.
         let classification_head =
-            ClassificationHead { conv, cls_logits: cls_logits.with_bias_of(PRIOR_LOGIT) };
+            ClassificationHead { conv, cls_logits: cls_logits.biased(PRIOR_LOGIT, init) };
         let (conv, bbox_reg) = self.branch(anchors * 4, init);
         let head = Head { classification_head, regression_head: RegressionHead { conv, bbox_reg } };
         RetinaNet { backbone, head, config: self.clone() }

@@ -53,8 +53,13 @@ fn anchors() {
 
 #[test]
 fn matching() {
+    let mut compared = 0;
     for case in parts("matcher").as_array().unwrap() {
         let quality: Vec<Vec<f32>> = case["quality"].as_array().unwrap().iter().map(floats).collect();
+        // Where an object overlaps nothing, ours differs on purpose: see the next test.
+        if quality.iter().any(|object| object.iter().all(|&overlap| overlap == 0.0)) {
+            continue;
+        }
         let matcher = Matcher {
             object_min: case["high"].as_f64().unwrap() as f32,
             background_max: case["low"].as_f64().unwrap() as f32,
@@ -70,7 +75,9 @@ fn matching() {
             })
             .collect();
         assert_eq!(Value::from(matches), case["matches"], "{matcher:?}");
+        compared += 1;
     }
+    assert!(compared >= 6, "{compared} cases compared");
 }
 
 #[test]
