@@ -10,8 +10,8 @@ use rayon::prelude::*;
 use super::weights::{Direction, Weights};
 use super::{Conv2d, with_first_pixel};
 use crate::gemm::{
-    ColumnTile, Finish, MAX_ROWS, RowAddress, RowTile, column_tile, columns_per_tile, even_ranges, row_tile,
-    rows_per_tile,
+    Ahead, ColumnTile, Finish, MAX_ROWS, RowAddress, RowTile, column_tile, columns_per_tile, even_ranges,
+    row_tile, rows_per_tile,
 };
 use crate::memory::{Scratch, Source, Target, load_up_to, store_up_to};
 use crate::shape::Grid;
@@ -246,6 +246,14 @@ struct Rows<'a> {
     depth: usize,
 }
 
+impl Rows<'_> {
+    /// The row of a pixel that is on the image.
+    fn of(self, pixel: usize) -> RowAddress {
+        // SAFETY: the pixel is inside its image, so its row is inside the operand.
+        RowAddress(unsafe { self.floats.at(pixel * self.per_pixel, self.depth) })
+    }
+}
+
 /// An image of few channels (the stem's three) is copied with its padding, so that one row of the
 /// window is `kernel · C` floats side by side: 7 taps of 21 floats in place of 49 of 3.
 pub(super) fn reads_a_padded_copy(conv: &Conv2d) -> bool {
@@ -331,11 +339,16 @@ unsafe fn multiply(
     finish: Finish,
     out: Target,
 ) {
-    let (columns, width) = (weights.columns(), columns_per_tile(isa));
     let n_panels = weights.panels(isa);
-    let panels = Source::from(panels);
     let zeros = vec![0.0; rows.depth];
-    let zero = RowAddress(zeros.as_ptr());
+    let product = Product {
+        isa,
+        rows,
+        zero: RowAddress(zeros.as_ptr()),
+        panels: panels.into(),
+        columns: weights.columns(),
+        finish,
+    };
 
     // Few blocks of pixels are cut by panels as well, so that every thread has work. Neither cut
     // changes a sum.
@@ -350,59 +363,124 @@ unsafe fn multiply(
             })
         })
         .collect();
+    jobs.into_par_iter().for_each(|(lattice, positions, panels)| {
+        // SAFETY: the caller vouches for all operands; these positions and panels are this job's alone.
+        out.streamed(isa, |out| unsafe {
+            if lattice.taps.is_empty() {
+                product.fill_zero(lattice, positions, panels, out);
+            } else {
+                product.multiply(lattice, positions, panels, out);
+            }
+        });
+    });
+}
 
-    let height = rows_per_tile(isa);
-    jobs.into_par_iter().for_each(|(lattice, positions, panel_range)| {
-        let n_taps = lattice.taps.len();
-        let tiles: Vec<_> = even_ranges(positions.len(), height).collect();
+/// What the jobs of one product share.
+#[derive(Clone, Copy)]
+struct Product<'a> {
+    isa: Isa,
+    rows: Rows<'a>,
+    /// A row of zeros.
+    zero: RowAddress,
+    panels: Source<'a>,
+    columns: usize,
+    finish: Finish<'a>,
+}
+
+impl Product<'_> {
+    /// # Safety
+    /// As [`multiply`], for these positions and panels.
+    unsafe fn multiply(
+        &self,
+        lattice: &Lattice,
+        positions: std::ops::Range<usize>,
+        panels: std::ops::Range<usize>,
+        out: Target,
+    ) {
+        let Self { isa, rows, columns, .. } = *self;
+        let (n_taps, width) = (lattice.taps.len(), columns_per_tile(isa));
+        let tiles: Vec<_> = even_ranges(positions.len(), rows_per_tile(isa)).collect();
         // [tiles, taps][MAX_ROWS]
-        let mut table = vec![[zero; MAX_ROWS]; tiles.len() * n_taps];
-        let mut out_at = vec![[0; MAX_ROWS]; tiles.len()];
+        let mut table = vec![[self.zero; MAX_ROWS]; tiles.len() * n_taps];
+        let mut out_rows = vec![[0; MAX_ROWS]; tiles.len()];
         for (t, tile) in tiles.iter().enumerate() {
             let range = positions.start + tile.start..positions.start + tile.end;
-            if n_taps == 0 {
-                // No tap reaches these pixels (1×1, stride 2): their gradient is zero.
-                let alone = Lattice { taps: vec![Tap { y: 0, x: 0, index: 0 }], ..*lattice };
-                alone.visit(range, |_, out_pixel, _, _| {
-                    let channels = panel_range.start * width..columns.min(panel_range.end * width);
-                    // SAFETY: the pixel is in the output, and its channels are this job's alone.
-                    unsafe { out.fill_zero(out_pixel * columns + channels.start, channels.len()) };
-                });
-                continue;
-            }
             lattice.visit(range, |row, out_pixel, tap, source_pixel| {
-                out_at[t][row] = out_pixel * columns;
+                out_rows[t][row] = out_pixel * columns;
                 if let Some(pixel) = source_pixel {
-                    // SAFETY: the pixel is inside its image, so its row is inside the operand.
-                    let address = unsafe { rows.floats.at(pixel * rows.per_pixel, rows.depth) };
-                    table[t * n_taps + tap][row] = RowAddress(address);
+                    table[t * n_taps + tap][row] = rows.of(pixel);
                 }
             });
         }
-        if n_taps == 0 {
-            return;
-        }
-        for panel in panel_range {
+        let next = self.next_rows(lattice, positions);
+        let step = next.len().div_ceil(tiles.len() * panels.len());
+        let mut ahead = next.chunks(step.max(1)).map(|rows| Ahead { from: rows[0], step });
+        for panel in panels {
             let channel = panel * width;
             for (t, tile) in tiles.iter().enumerate() {
                 let tile_job = RowTile {
                     taps: &table[t * n_taps..][..n_taps],
+                    taps_at: 0,
                     depth: rows.depth,
-                    panel: panels,
+                    ahead: ahead.next().unwrap_or(Ahead::NOTHING),
+                    panel: self.panels,
                     panel_at: lattice.panels_at + panel * n_taps * rows.depth * width,
                     out,
-                    out_at: out_at[t].map(|at| at + channel),
+                    out_rows: &out_rows[t],
+                    out_at: channel,
                     columns: width.min(columns - channel),
                     accumulate: false,
-                    finish,
+                    finish: self.finish,
                     channel,
                 };
-                // SAFETY: the addresses were taken from the operand or from `zeros`; positions and
-                // panels are this job's alone; the caller vouches for `panels`, `out` and `finish`.
+                // SAFETY: the addresses were taken from the operand or from the zeros; for the rest the
+                // caller vouches.
                 unsafe { row_tile(isa, tile.len(), &tile_job) };
             }
         }
-    });
+    }
+
+    /// What the positions after these read, which are likely the thread's next, if each reads one pixel.
+    /// Where windows overlap, most of what they read is in the cache already.
+    fn next_rows(&self, lattice: &Lattice, positions: std::ops::Range<usize>) -> Vec<RowAddress> {
+        let mut next = Vec::new();
+        if lattice.taps.len() == 1 {
+            let end = lattice.positions.pixels().min(positions.end + positions.len());
+            lattice.visit(positions.end..end, |_, _, _, pixel| next.extend(pixel.map(|at| self.rows.of(at))));
+        }
+        next
+    }
+
+    /// The gradient of pixels that no tap reaches (1×1, stride 2).
+    ///
+    /// # Safety
+    /// As [`multiply`], for these positions and panels.
+    unsafe fn fill_zero(
+        &self,
+        lattice: &Lattice,
+        positions: std::ops::Range<usize>,
+        panels: std::ops::Range<usize>,
+        out: Target,
+    ) {
+        let width = columns_per_tile(self.isa);
+        let (first, end) = (panels.start * width, self.columns.min(panels.end * width));
+        let alone = Lattice { taps: vec![Tap { y: 0, x: 0, index: 0 }], ..*lattice };
+        alone.visit(positions, |_, pixel, _, _| {
+            // SAFETY: the pixel is in the output, and its channels are this job's alone.
+            unsafe { store_zeros(self.isa, out, pixel * self.columns + first, end - first) };
+        });
+    }
+}
+
+simd_fn! {
+    /// # Safety
+    /// `count` floats from `at` on must be within `to`, used by no other job.
+    unsafe fn store_zeros<S>(s, to: Target, at: usize, count: usize) {
+        for offset in (0..count).step_by(S::LANES) {
+            // SAFETY: as the caller vouches.
+            unsafe { to.store_result(s, at + offset, s.zero(), S::LANES.min(count - offset)) };
+        }
+    }
 }
 
 /// # Safety
@@ -518,9 +596,7 @@ unsafe fn add_outer_products(
         let first = lattice.out.first;
         lattice.visit(block.start - first..block.end - first, |row, _, tap, source_pixel| {
             if let Some(pixel) = source_pixel {
-                // SAFETY: the pixel is inside its image, so its row is inside the operand.
-                let address = unsafe { rows.floats.at(pixel * rows.per_pixel, rows.depth) };
-                addresses[tap * WEIGHT_GRADIENT_PIXELS + row] = RowAddress(address);
+                addresses[tap * WEIGHT_GRADIENT_PIXELS + row] = rows.of(pixel);
             }
         });
         for group in groups {

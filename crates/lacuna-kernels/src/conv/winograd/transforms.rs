@@ -31,6 +31,12 @@ impl Tile {
         Some(self.input_image + y * self.input.width + x)
     }
 
+    /// The first of the tile's own pixels in a row, without those it shares with its neighbours to the left
+    /// and above.
+    pub(super) fn row_of_input(&self, row: usize) -> Option<usize> {
+        self.input_pixel(self.padding + row, self.padding)
+    }
+
     /// The output pixel at `(row, column)` of the tile, or `None` beyond the image.
     fn output_pixel(&self, row: usize, column: usize) -> Option<usize> {
         let (y, x) = (self.y + row, self.x + column);
@@ -277,7 +283,7 @@ simd_fn! {
                     if let Some(pixel) = tile.output_pixel(i, j) {
                         let at = pixel * all_channels + channel;
                         // SAFETY: the pixel is inside the output, and so are these channels of it.
-                        unsafe { y.store(s, at, finish.apply(s, line[j], channel, at, count), count) };
+                        unsafe { y.store_result(s, at, finish.apply(s, line[j], channel, at, count), count) };
                     }
                 }
             }
