@@ -124,6 +124,19 @@ impl Ahead {
         const LINE: &[f32; 16] = &[0.0; 16];
         Self { from: RowAddress(LINE.as_ptr()), step: 0 }
     };
+
+    /// Rows of `floats` each, shared out among `tiles` tiles of `depth` products. If there are more rows
+    /// than tiles, neighbours are taken to lie side by side.
+    pub(crate) fn shared_out(
+        rows: &[RowAddress],
+        floats: usize,
+        tiles: usize,
+        depth: usize,
+    ) -> impl Iterator<Item = Self> {
+        let per_tile = rows.len().div_ceil(tiles).max(1);
+        let step = (per_tile * floats).div_ceil(depth);
+        rows.chunks(per_tile).map(move |rows| Self { from: rows[0], step })
+    }
 }
 
 pub(crate) struct RowTile<'a> {
@@ -231,6 +244,7 @@ pub(crate) struct ColumnTile<'a> {
     pub(crate) b_stride: usize,
     /// How many rows `p` are summed; not 0.
     pub(crate) depth: usize,
+    pub(crate) ahead: Ahead,
     pub(crate) out: Target<'a>,
     pub(crate) out_at: usize,
     pub(crate) out_stride: usize,
@@ -259,9 +273,12 @@ simd_fn! {
         unsafe {
             let mut a = tile.a.at(tile.a_at, (tile.depth - 1) * tile.a_stride + ROWS);
             let mut b = tile.b.at(tile.b_at, (tile.depth - 1) * tile.b_stride + 2 * S::LANES);
+            let mut ahead = tile.ahead.from.0;
             for p in 0..tile.depth {
                 let left = s.load(b);
                 let right = s.load(b.add(S::LANES));
+                s.prefetch_second_level(ahead);
+                ahead = ahead.wrapping_add(tile.ahead.step);
                 for r in 0..ROWS {
                     let x = s.splat(*a.add(r));
                     sums[r][0] = s.mul_add(x, left, sums[r][0]);

@@ -375,6 +375,17 @@ unsafe fn multiply(
     });
 }
 
+/// What the positions after these read, which are likely the thread's next, if each reads one pixel. Where
+/// windows overlap, most of what they read is in the cache already.
+fn next_rows(lattice: &Lattice, rows: Rows, positions: std::ops::Range<usize>) -> Vec<RowAddress> {
+    let mut next = Vec::new();
+    if lattice.taps.len() == 1 {
+        let end = lattice.positions.pixels().min(positions.end + positions.len());
+        lattice.visit(positions.end..end, |_, _, _, pixel| next.extend(pixel.map(|at| rows.of(at))));
+    }
+    next
+}
+
 /// What the jobs of one product share.
 #[derive(Clone, Copy)]
 struct Product<'a> {
@@ -412,9 +423,8 @@ impl Product<'_> {
                 }
             });
         }
-        let next = self.next_rows(lattice, positions);
-        let step = next.len().div_ceil(tiles.len() * panels.len());
-        let mut ahead = next.chunks(step.max(1)).map(|rows| Ahead { from: rows[0], step });
+        let next = next_rows(lattice, rows, positions);
+        let mut ahead = Ahead::shared_out(&next, rows.depth, tiles.len() * panels.len(), rows.depth);
         for panel in panels {
             let channel = panel * width;
             for (t, tile) in tiles.iter().enumerate() {
@@ -438,17 +448,6 @@ impl Product<'_> {
                 unsafe { row_tile(isa, tile.len(), &tile_job) };
             }
         }
-    }
-
-    /// What the positions after these read, which are likely the thread's next, if each reads one pixel.
-    /// Where windows overlap, most of what they read is in the cache already.
-    fn next_rows(&self, lattice: &Lattice, positions: std::ops::Range<usize>) -> Vec<RowAddress> {
-        let mut next = Vec::new();
-        if lattice.taps.len() == 1 {
-            let end = lattice.positions.pixels().min(positions.end + positions.len());
-            lattice.visit(positions.end..end, |_, _, _, pixel| next.extend(pixel.map(|at| self.rows.of(at))));
-        }
-        next
     }
 
     /// The gradient of pixels that no tap reaches (1×1, stride 2).
@@ -599,6 +598,19 @@ unsafe fn add_outer_products(
                 addresses[tap * WEIGHT_GRADIENT_PIXELS + row] = rows.of(pixel);
             }
         });
+        let next = next_rows(lattice, rows, block.start - first..block.end - first);
+        let tiles = groups.len() * panels;
+        let tiles_for_x = (tiles * rows.depth).div_ceil(rows.depth + columns);
+        let next_gradients: Vec<_> = (block.end..pixels.end.min(block.end + depth))
+            // SAFETY: `dz` has these pixels, as the caller vouches.
+            .map(|pixel| RowAddress(unsafe { dz.at(pixel * columns, columns) }))
+            .collect();
+        let mut ahead = Ahead::shared_out(&next, rows.depth, tiles_for_x, depth).chain(Ahead::shared_out(
+            &next_gradients,
+            columns,
+            (tiles - tiles_for_x).max(1),
+            depth,
+        ));
         for group in groups {
             let from = &addresses[group.tap * WEIGHT_GRADIENT_PIXELS..][..depth];
             // SAFETY: each address has `rows.depth` readable floats, which the group is within.
@@ -612,6 +624,7 @@ unsafe fn add_outer_products(
                     b_at: panel * depth * width,
                     b_stride: width,
                     depth,
+                    ahead: ahead.next().unwrap_or(Ahead::NOTHING),
                     out,
                     out_at: (group.tap * rows.depth + group.first) * columns + panel * width,
                     out_stride: columns,

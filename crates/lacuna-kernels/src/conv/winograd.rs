@@ -469,6 +469,17 @@ pub(super) unsafe fn weight_gradient<const POINTS: usize>(
         // SAFETY: V and D are complete, and nothing writes to them until the jobs below are done.
         let (v, d) = unsafe { (v.as_source(), d.as_source()) };
         (0..points).into_par_iter().with_max_len(1).for_each(|point| {
+            let next: Vec<_> = if point + 1 < points {
+                // SAFETY: both have a row per tile at each point.
+                let row = |rows: Source, at: usize| RowAddress(unsafe { rows.at(at, 1) });
+                let v = (0..tiles.len()).map(|t| row(v, v_rows.at(point + 1, t)));
+                v.chain((0..tiles.len()).map(|t| row(d, d_rows.at(point + 1, t)))).collect()
+            } else {
+                Vec::new()
+            };
+            let n_tiles = columns_stride / width * depth.div_ceil(rows_per_tile(isa));
+            let floats = v_rows.stride.max(d_rows.stride);
+            let mut ahead = Ahead::shared_out(&next, floats, n_tiles, tiles.len());
             for panel in (0..columns_stride).step_by(width) {
                 for channels in even_ranges(depth, rows_per_tile(isa)) {
                     let tile = ColumnTile {
@@ -479,6 +490,7 @@ pub(super) unsafe fn weight_gradient<const POINTS: usize>(
                         b_at: d_rows.at(point, 0) + panel,
                         b_stride: d_rows.stride,
                         depth: tiles.len(),
+                        ahead: ahead.next().unwrap_or(Ahead::NOTHING),
                         out: u,
                         out_at: u_rows.at(point, channels.start) + panel,
                         out_stride: u_rows.stride,
