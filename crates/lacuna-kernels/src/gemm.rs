@@ -12,7 +12,7 @@
 
 use std::mem::MaybeUninit;
 
-use crate::memory::{Source, Target, load_up_to, store_up_to};
+use crate::memory::{Source, Target, load_up_to};
 use crate::simd::{Isa, Simd, simd_fn};
 
 /// Rows of the tallest tile: 12 rows × 2 vectors of sums leave 8 of AVX-512's 32 registers for
@@ -298,15 +298,15 @@ simd_fn! {
                 }
                 // SAFETY: the caller vouches for the output and the scale.
                 unsafe {
-                    let out = tile.out.at(tile.out_at + r * tile.out_stride + first, count);
+                    let at = tile.out_at + r * tile.out_stride + first;
                     let mut sum = sums.get(s, r, half);
                     if tile.accumulate {
-                        sum = s.add(sum, load_up_to(s, out, count));
+                        sum = s.add(sum, load_up_to(s, tile.out.at(at, count), count));
                     }
                     if let Some((scale, channel)) = tile.scale {
                         sum = s.mul(sum, scale.load(s, channel + first, count));
                     }
-                    store_up_to(s, out, sum, count);
+                    tile.out.store_result(s, at, sum, count);
                 }
             }
         }

@@ -11,9 +11,13 @@
 
 mod transforms;
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
-use self::transforms::{Tile, gradient_tile, input_tile, output_tile, weight_gradient_rows, weight_rows};
+use self::transforms::{
+    TapRows, Tile, gradient_tile, input_tile, output_tile, weight_gradient_rows, weight_rows,
+};
 use super::weights::{Direction, Weights};
 use super::{Conv2d, with_first_pixel};
 use crate::gemm::{
@@ -180,12 +184,46 @@ unsafe fn convolve<const POINTS: usize>(
     unsafe { convolve(isa, tiles, x, weights, finish, y) };
 }
 
-/// The order of the nine taps for [`Weights::pack`]: turned by 180° on the way back.
-fn taps(direction: Direction) -> impl ExactSizeIterator<Item = usize> {
-    (0..9).map(move |tap| match direction {
-        Direction::Forward => tap,
-        Direction::Backward => 8 - tap,
-    })
+/// Transforms rows of a panel of weights to as many rows of each point of U, from `to` on.
+///
+/// # Safety
+/// U must have these rows at each point, `per_point` apart, used by no other job.
+unsafe fn transform_weights<const POINTS: usize>(
+    isa: Isa,
+    weights: &Weights,
+    panel: usize,
+    rows: Range<usize>,
+    u: Target,
+    to: usize,
+    per_point: usize,
+) {
+    let width = columns_per_tile(isa);
+    let columns = panel * width..weights.columns().min((panel + 1) * width);
+    match weights.direction {
+        Direction::Forward => {
+            let taps = TapRows {
+                floats: weights.w.into(),
+                at: rows.start * weights.out_channels + columns.start,
+                stride: weights.out_channels,
+                per_tap: weights.in_channels * weights.out_channels,
+                columns: columns.len(),
+                scale: weights.scale.map(|scale| scale[columns].into()),
+            };
+            // SAFETY: the weights have these rows of each tap; the caller vouches for U.
+            unsafe { weight_rows::<POINTS>(isa, taps, rows.len(), u, to, per_point) };
+        }
+        Direction::Backward => {
+            let mut packed = Scratch::take(9 * rows.len() * width);
+            let packed = &mut packed.floats()[..9 * rows.len() * width];
+            // The taps of the window turned by 180°.
+            weights.pack(isa, panel, (0..9).map(|tap| 8 - tap), rows.clone(), packed);
+            let per_tap = rows.len() * width;
+            let floats = Source::from(&*packed);
+            let taps = TapRows { floats, at: 0, stride: width, per_tap, columns: width, scale: None };
+            // SAFETY: as many rows were packed; the caller vouches for U.
+            unsafe { weight_rows::<POINTS>(isa, taps, rows.len(), u, to, per_point) };
+        }
+    }
 }
 
 /// # Safety
@@ -218,12 +256,9 @@ unsafe fn convolve_by_tiles<const POINTS: usize>(
         let jobs: Vec<_> =
             chunks.flat_map(|rows| panels.clone().map(move |panel| (panel, rows.clone()))).collect();
         jobs.into_par_iter().for_each(|(panel, rows)| {
-            let mut packed = Scratch::take(9 * rows.len() * width);
-            let packed = &mut packed.floats()[..9 * rows.len() * width];
-            weights.pack(isa, panel, taps(weights.direction), rows.clone(), packed);
             let to = u_at(panel) + u_rows.at(0, rows.start);
             // SAFETY: the rows of this panel lie within each point's matrix and are this job's alone.
-            unsafe { weight_rows::<POINTS>(isa, packed, rows.len(), u, to, u_rows.per_point) };
+            unsafe { transform_weights::<POINTS>(isa, weights, panel, rows, u, to, u_rows.per_point) };
         });
         // SAFETY: every row of these panels was written above, and is not written to until they are used.
         let u = unsafe { u.as_source() };
@@ -312,7 +347,7 @@ struct Group {
 /// # Safety
 /// V must have a row per tile.
 unsafe fn groups(isa: Isa, v: Source, v_rows: Points, m_rows: Points, tiles: usize) -> Vec<Group> {
-    let group = |tiles: std::ops::Range<usize>| {
+    let group = |tiles: Range<usize>| {
         let mut group =
             Group { tiles: tiles.len(), v: [RowAddress(std::ptr::null()); MAX_ROWS], m: [0; MAX_ROWS] };
         for (r, t) in tiles.enumerate() {
@@ -393,18 +428,15 @@ unsafe fn convolve_by_panels<const POINTS: usize>(
     (0..panels).into_par_iter().with_max_len(1).for_each(|panel| {
         let u_rows = Points::new(chunk.min(depth), width);
         let m_rows = Points::new(tiles.len(), width);
-        let packed_len = 9 * chunk.min(depth) * width;
-        let mut scratch = Scratch::take(u_rows.len(points) + m_rows.len(points) + packed_len);
-        let (u, rest) = scratch.floats().split_at_mut(u_rows.len(points));
-        let (m, packed) = rest.split_at_mut(m_rows.len(points));
+        let mut scratch = Scratch::take(u_rows.len(points) + m_rows.len(points));
+        let (u, m) = scratch.floats().split_at_mut(u_rows.len(points));
         let (u, m) = (Target::from(u), Target::from(m));
         // SAFETY: V has a row per tile.
         let groups = unsafe { groups(isa, v, v_rows, m_rows, tiles.len()) };
         for rows in even_ranges(depth, chunk) {
-            let packed = &mut packed[..9 * rows.len() * width];
-            weights.pack(isa, panel, taps(weights.direction), rows.clone(), packed);
+            let per_point = u_rows.per_point;
             // SAFETY: U has at least `rows.len()` rows at each point, and belongs to this job.
-            unsafe { weight_rows::<POINTS>(isa, packed, rows.len(), u, 0, u_rows.per_point) };
+            unsafe { transform_weights::<POINTS>(isa, weights, panel, rows.clone(), u, 0, per_point) };
             for point in 0..points {
                 for group in &groups {
                     // SAFETY: this chunk of U and all of V are complete; M belongs to this job.
