@@ -106,7 +106,7 @@ impl<'a> Target<'a> {
         // SAFETY: as the caller vouches.
         unsafe {
             let to = self.at(offset, count);
-            if self.streams && count == S::LANES && to as usize % size_of::<S::Vector>() == 0 {
+            if self.streams && count == S::LANES && (to as usize).is_multiple_of(size_of::<S::Vector>()) {
                 s.stream(to, v);
             } else {
                 store_up_to(s, to, v, count);
