@@ -12,7 +12,7 @@
 
 use std::mem::MaybeUninit;
 
-use crate::memory::{Source, Target, load_up_to, store_up_to};
+use crate::memory::{Source, Target, load_up_to};
 use crate::simd::{Isa, Simd, simd_fn};
 
 /// Rows of the tallest tile: 12 rows × 2 vectors of sums leave 8 of AVX-512's 32 registers for
@@ -110,16 +110,48 @@ impl Spilled {
     }
 }
 
+/// What a later tile will read, fetched into the second-level cache with this tile's products: `step`
+/// floats with each. The processor itself does not foresee jumps from row to row.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    pub(crate) from: RowAddress,
+    pub(crate) step: usize,
+}
+
+impl Ahead {
+    /// Some memory that is in the cache anyway.
+    pub(crate) const NOTHING: Self = {
+        const LINE: &[f32; 16] = &[0.0; 16];
+        Self { from: RowAddress(LINE.as_ptr()), step: 0 }
+    };
+
+    /// Rows of `floats` each, shared out among `tiles` tiles of `depth` products. If there are more rows
+    /// than tiles, neighbours are taken to lie side by side.
+    pub(crate) fn shared_out(
+        rows: &[RowAddress],
+        floats: usize,
+        tiles: usize,
+        depth: usize,
+    ) -> impl Iterator<Item = Self> {
+        let per_tile = rows.len().div_ceil(tiles).max(1);
+        let step = (per_tile * floats).div_ceil(depth);
+        rows.chunks(per_tile).map(move |rows| Self { from: rows[0], step })
+    }
+}
+
 pub(crate) struct RowTile<'a> {
-    /// `[taps]`: the first `rows` of each are used, each of `depth` readable floats.
+    /// `[taps]`: the first `rows` of each are used, each of `depth` readable floats from `taps_at` on.
     pub(crate) taps: &'a [[RowAddress; MAX_ROWS]],
+    pub(crate) taps_at: usize,
     pub(crate) depth: usize,
+    pub(crate) ahead: Ahead,
     /// `[taps · depth, 2 · LANES]`, from `panel_at` on.
     pub(crate) panel: Source<'a>,
     pub(crate) panel_at: usize,
     pub(crate) out: Target<'a>,
-    /// Where each row's first column goes.
-    pub(crate) out_at: [usize; MAX_ROWS],
+    /// Where each row of the output starts, and where in it the first column goes.
+    pub(crate) out_rows: &'a [usize; MAX_ROWS],
+    pub(crate) out_at: usize,
     /// Columns to store, at most `2 · LANES`.
     pub(crate) columns: usize,
     /// Add to what is there.
@@ -160,16 +192,19 @@ simd_fn! {
         // SAFETY: the caller vouches for the panel and for every row.
         unsafe {
             let mut panel = tile.panel.at(tile.panel_at, tile.taps.len() * tile.depth * 2 * S::LANES);
+            let mut ahead = tile.ahead.from.0;
             for rows in tile.taps {
-                let rows: &[RowAddress; ROWS] = &*rows.as_ptr().cast();
+                let rows: [*const f32; ROWS] = std::array::from_fn(|r| rows[r].0.add(tile.taps_at));
                 for k in 0..tile.depth {
                     let left = s.load(panel);
                     let right = s.load(panel.add(S::LANES));
                     s.prefetch(panel.wrapping_add(PREFETCH_ROWS * 2 * S::LANES));
                     s.prefetch(panel.wrapping_add((PREFETCH_ROWS * 2 + 1) * S::LANES));
+                    s.prefetch_second_level(ahead);
+                    ahead = ahead.wrapping_add(tile.ahead.step);
                     panel = panel.add(2 * S::LANES);
                     for r in 0..ROWS {
-                        let a = s.splat(*rows[r].0.add(k));
+                        let a = s.splat(*rows[r].add(k));
                         sums[r][0] = s.mul_add(a, left, sums[r][0]);
                         sums[r][1] = s.mul_add(a, right, sums[r][1]);
                     }
@@ -184,15 +219,14 @@ simd_fn! {
                 if count == 0 {
                     continue;
                 }
-                let at = tile.out_at[r] + first;
+                let at = tile.out_rows[r] + tile.out_at + first;
                 // SAFETY: the caller vouches for the output and what `finish` reads.
                 unsafe {
-                    let out = tile.out.at(at, count);
                     let mut sum = sums.get(s, r, half);
                     if tile.accumulate {
-                        sum = s.add(sum, load_up_to(s, out, count));
+                        sum = s.add(sum, load_up_to(s, tile.out.at(at, count), count));
                     }
-                    store_up_to(s, out, tile.finish.apply(s, sum, tile.channel + first, at, count), count);
+                    tile.out.store_result(s, at, tile.finish.apply(s, sum, tile.channel + first, at, count), count);
                 }
             }
         }
@@ -210,6 +244,7 @@ pub(crate) struct ColumnTile<'a> {
     pub(crate) b_stride: usize,
     /// How many rows `p` are summed; not 0.
     pub(crate) depth: usize,
+    pub(crate) ahead: Ahead,
     pub(crate) out: Target<'a>,
     pub(crate) out_at: usize,
     pub(crate) out_stride: usize,
@@ -238,9 +273,12 @@ simd_fn! {
         unsafe {
             let mut a = tile.a.at(tile.a_at, (tile.depth - 1) * tile.a_stride + ROWS);
             let mut b = tile.b.at(tile.b_at, (tile.depth - 1) * tile.b_stride + 2 * S::LANES);
+            let mut ahead = tile.ahead.from.0;
             for p in 0..tile.depth {
                 let left = s.load(b);
                 let right = s.load(b.add(S::LANES));
+                s.prefetch_second_level(ahead);
+                ahead = ahead.wrapping_add(tile.ahead.step);
                 for r in 0..ROWS {
                     let x = s.splat(*a.add(r));
                     sums[r][0] = s.mul_add(x, left, sums[r][0]);
@@ -260,15 +298,15 @@ simd_fn! {
                 }
                 // SAFETY: the caller vouches for the output and the scale.
                 unsafe {
-                    let out = tile.out.at(tile.out_at + r * tile.out_stride + first, count);
+                    let at = tile.out_at + r * tile.out_stride + first;
                     let mut sum = sums.get(s, r, half);
                     if tile.accumulate {
-                        sum = s.add(sum, load_up_to(s, out, count));
+                        sum = s.add(sum, load_up_to(s, tile.out.at(at, count), count));
                     }
                     if let Some((scale, channel)) = tile.scale {
                         sum = s.mul(sum, scale.load(s, channel + first, count));
                     }
-                    store_up_to(s, out, sum, count);
+                    tile.out.store_result(s, at, sum, count);
                 }
             }
         }

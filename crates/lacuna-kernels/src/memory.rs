@@ -8,7 +8,11 @@
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
-use crate::simd::Simd;
+use crate::simd::{Isa, Simd, simd_fn};
+
+/// Results of at least this many bytes are stored past the caches: they would not stay in a second-level
+/// cache until they are read, and memory that is stored to through the caches is first read into them.
+const STREAM_FROM: usize = 2 << 20;
 
 /// A read-only view of floats.
 #[derive(Clone, Copy)]
@@ -58,6 +62,7 @@ impl<'a> Source<'a> {
 pub(crate) struct Target<'a> {
     start: *mut f32,
     len: usize,
+    streams: bool,
     memory: PhantomData<&'a mut [f32]>,
 }
 
@@ -68,7 +73,7 @@ unsafe impl Sync for Target<'_> {}
 
 impl<'a> From<&'a mut [f32]> for Target<'a> {
     fn from(slice: &'a mut [f32]) -> Self {
-        Self { start: slice.as_mut_ptr(), len: slice.len(), memory: PhantomData }
+        Self { start: slice.as_mut_ptr(), len: slice.len(), streams: false, memory: PhantomData }
     }
 }
 
@@ -92,12 +97,28 @@ impl<'a> Target<'a> {
         unsafe { store_up_to(s, self.at(offset, count), v, count) }
     }
 
+    /// [`Target::store`], past the caches within [`Target::streamed`].
+    ///
     /// # Safety
-    /// As [`Target::at`], and no other job may use these floats.
+    /// As [`Target::store`].
     #[inline(always)]
-    pub(crate) unsafe fn fill_zero(self, offset: usize, count: usize) {
-        // SAFETY: as the caller vouches; all-zero bytes are the float 0.
-        unsafe { self.at(offset, count).write_bytes(0, count) }
+    pub(crate) unsafe fn store_result<S: Simd>(self, s: S, offset: usize, v: S::Vector, count: usize) {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let to = self.at(offset, count);
+            if self.streams && count == S::LANES && (to as usize).is_multiple_of(size_of::<S::Vector>()) {
+                s.stream(to, v);
+            } else {
+                store_up_to(s, to, v, count);
+            }
+        }
+    }
+
+    /// A job whose results ([`Target::store_result`]) it does not read again: they are stored past the
+    /// caches, if the view is large.
+    pub(crate) fn streamed(self, isa: Isa, job: impl FnOnce(Self)) {
+        job(Self { streams: self.len * size_of::<f32>() >= STREAM_FROM, ..self });
+        fence(isa);
     }
 
     /// The same memory for reading.
@@ -107,6 +128,12 @@ impl<'a> Target<'a> {
     /// those must have been written.
     pub(crate) unsafe fn as_source(self) -> Source<'a> {
         Source { start: self.start, len: self.len, memory: PhantomData }
+    }
+}
+
+simd_fn! {
+    fn fence<S>(s) {
+        s.fence();
     }
 }
 
@@ -134,7 +161,7 @@ pub(crate) unsafe fn store_up_to<S: Simd>(s: S, to: *mut f32, v: S::Vector, coun
 /// `write` must write every float of the target it is given.
 pub(crate) unsafe fn written(len: usize, write: impl FnOnce(Target)) -> Vec<f32> {
     let mut floats = Vec::with_capacity(len);
-    write(Target { start: floats.as_mut_ptr(), len, memory: PhantomData });
+    write(Target { start: floats.as_mut_ptr(), len, streams: false, memory: PhantomData });
     // SAFETY: the capacity is `len`, and `write` wrote every float, as the caller vouches.
     unsafe { floats.set_len(len) };
     floats

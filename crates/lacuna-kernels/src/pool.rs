@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::memory::{Source, Target, store_up_to, written};
+use crate::memory::{Source, Target, written};
 use crate::shape::{Grid, ShapeError, Window, check_grids, check_len};
 use crate::simd::{Isa, Simd, simd_fn};
 
@@ -59,23 +59,30 @@ impl MaxPool2d {
 
     /// A NaN in the window is its maximum.
     pub fn forward(&self, isa: Isa, x: &[f32]) -> Result<Pooled, ShapeError> {
+        let mut taps = vec![0; self.output.pixels() * self.channels];
+        let row_len = (self.output.width * self.channels).max(1);
+        let y = self.pooled(x, |row| {
+            let rows = taps.par_chunks_mut(row_len).enumerate();
+            rows.for_each(|(at, taps)| row.pool(isa, at, Some(taps)));
+        })?;
+        Ok(Pooled { y, taps })
+    }
+
+    /// The maxima alone, where no gradient is wanted.
+    pub fn maxima(&self, isa: Isa, x: &[f32]) -> Result<Vec<f32>, ShapeError> {
+        let rows = self.output.batch * self.output.height;
+        self.pooled(x, |row| (0..rows).into_par_iter().for_each(|at| row.pool(isa, at, None)))
+    }
+
+    /// The maxima, of which `pool` makes each row once.
+    fn pooled(&self, x: &[f32], pool: impl FnOnce(&PoolRow)) -> Result<Vec<f32>, ShapeError> {
         let Self { input, output, channels, .. } = *self;
         check_len("x", &[input.batch, input.height, input.width, channels], x.len())?;
-        let len = output.pixels() * channels;
-        let (mut y, mut taps) = (vec![0.0; len], vec![0; len]);
-        let row_len = (output.width * channels).max(1);
         let columns: Vec<_> = (0..output.width).map(|out| self.sources(out, input.width)).collect();
-        y.par_chunks_mut(row_len).zip(taps.par_chunks_mut(row_len)).enumerate().for_each(
-            |(row, (y, taps))| {
-                let (image, out_y) = (row / output.height, row % output.height);
-                let image_len = input.height * input.width * channels;
-                let image = &x[image * image_len..][..image_len];
-                let rows = self.sources(out_y, input.height);
-                // SAFETY: the sources are on the image.
-                unsafe { pool_row(isa, self, image, &rows, &columns, y, taps) };
-            },
-        );
-        Ok(Pooled { y, taps })
+        // SAFETY: every row is written.
+        Ok(unsafe {
+            written(output.pixels() * channels, |y| pool(&PoolRow { pool: self, x, columns: &columns, y }))
+        })
     }
 
     /// `dx`, each `dy` given to the pixel its maximum came from.
@@ -95,7 +102,9 @@ impl MaxPool2d {
                     let range = image * image_len..(image + 1) * image_len;
                     let rows = self.seen_by(y, output.height);
                     let at = row * input.width * channels;
-                    unpool_row(isa, self, &dy[range.clone()], &taps[range], &rows, &columns, dx, at);
+                    dx.streamed(isa, |dx| {
+                        unpool_row(isa, self, &dy[range.clone()], &taps[range], &rows, &columns, dx, at);
+                    });
                 });
             })
         })
@@ -178,41 +187,80 @@ impl Row<'_> {
     }
 }
 
+/// A row of outputs to be made.
+struct PoolRow<'a> {
+    pool: &'a MaxPool2d,
+    x: &'a [f32],
+    /// For each output of a row, the columns that it sees.
+    columns: &'a [Vec<Seen>],
+    y: Target<'a>,
+}
+
+impl PoolRow<'_> {
+    /// Makes row `row` of all images' rows, and, if asked for, the taps of its maxima. Each row is made
+    /// once.
+    fn pool(&self, isa: Isa, row: usize, taps: Option<&mut [u8]>) {
+        let MaxPool2d { input, output, channels, .. } = *self.pool;
+        let (image, out_y) = (row / output.height, row % output.height);
+        let image_len = input.height * input.width * channels;
+        let image = &self.x[image * image_len..][..image_len];
+        let rows = self.pool.sources(out_y, input.height);
+        let at = row * output.width * channels;
+        // SAFETY: the sources are on the image, and the row is this job's alone.
+        self.y.streamed(isa, |y| unsafe {
+            match taps {
+                Some(taps) => pool_row::<1>(isa, self.pool, image, &rows, self.columns, y, at, taps),
+                None => pool_row::<0>(isa, self.pool, image, &rows, self.columns, y, at, &mut []),
+            }
+        });
+    }
+}
+
 simd_fn! {
-    /// One row of outputs, from the rows of `x` and, for each output, the columns that it sees.
+    /// One row of outputs, at `at` of `y`, from the rows of `x` and, for each output, the columns that it
+    /// sees; with `TAPS`, the taps of the maxima as well.
     ///
     /// # Safety
-    /// These must be on the image `x`.
-    unsafe fn pool_row<S>(
-        s, pool: &MaxPool2d, x: &[f32], rows: &[Seen], columns: &[Vec<Seen>], y: &mut [f32], taps: &mut [u8],
+    /// These must be on the image `x`, and the row inside `y`, used by no other job.
+    unsafe fn pool_row<S, const TAPS: usize>(
+        s,
+        pool: &MaxPool2d,
+        x: &[f32],
+        rows: &[Seen],
+        columns: &[Vec<Seen>],
+        y: Target,
+        at: usize,
+        taps: &mut [u8],
     ) {
         let MaxPool2d { input, channels, window, .. } = *pool;
         let x = Source::from(x);
-        for ((columns, y), taps) in
-            columns.iter().zip(y.chunks_exact_mut(channels)).zip(taps.chunks_exact_mut(channels))
-        {
+        for (out, columns) in columns.iter().enumerate() {
             let row = Row { rows, columns, kernel: window.kernel, width: input.width, channels };
+            let at = at + out * channels;
+            let taps = &mut taps[TAPS * out * channels..][..TAPS * channels];
             for_channels!(
                 S,
                 channels,
                 // SAFETY: the caller vouches for the pixels; the channels are inside them.
-                |at| unsafe { pool_channels::<S, 4>(s, &row, x, at, y, taps) },
+                |of| unsafe { pool_channels::<S, 4, TAPS>(s, &row, x, of, y, at, taps) },
                 // SAFETY: as above.
-                |at| unsafe { pool_channels::<S, 1>(s, &row, x, at, y, taps) }
+                |of| unsafe { pool_channels::<S, 1, TAPS>(s, &row, x, of, y, at, taps) }
             );
         }
     }
 }
 
 /// # Safety
-/// The channels of the row's pixels must be inside `x`.
+/// The channels of the row's pixels must be inside `x`, and those of the pixel at `to` inside `y`, used by no
+/// other job.
 #[inline(always)]
-unsafe fn pool_channels<S: Simd, const VECTORS: usize>(
+unsafe fn pool_channels<S: Simd, const VECTORS: usize, const TAPS: usize>(
     s: S,
     row: &Row,
     x: Source,
     channels: Channels,
-    y: &mut [f32],
+    y: Target,
+    to: usize,
     taps: &mut [u8],
 ) {
     let Channels { first, count } = channels;
@@ -225,15 +273,19 @@ unsafe fn pool_channels<S: Simd, const VECTORS: usize>(
         for v in 0..VECTORS {
             // SAFETY: as the caller vouches.
             let values = unsafe { x.load(s, at + first + v * S::LANES, count) };
-            from[v] = s.select_larger(values, best[v], tap, from[v]);
+            if TAPS > 0 {
+                from[v] = s.select_larger(values, best[v], tap, from[v]);
+            }
             best[v] = s.select_larger(values, best[v], values, best[v]);
         }
     }
     for v in 0..VECTORS {
         let at = first + v * S::LANES;
-        // SAFETY: the slice has `count` floats.
-        unsafe { store_up_to(s, y[at..at + count].as_mut_ptr(), best[v], count) };
-        taps[at..at + count].copy_from_slice(&s.to_bytes(from[v])[..count]);
+        // SAFETY: as the caller vouches.
+        unsafe { y.store_result(s, to + at, best[v], count) };
+        if TAPS > 0 {
+            taps[at..at + count].copy_from_slice(&s.to_bytes(from[v])[..count]);
+        }
     }
 }
 
@@ -300,6 +352,6 @@ unsafe fn unpool_channels<S: Simd, const VECTORS: usize>(
     }
     for v in 0..VECTORS {
         // SAFETY: as the caller vouches.
-        unsafe { dx.store(s, to + first + v * S::LANES, sums[v], count) };
+        unsafe { dx.store_result(s, to + first + v * S::LANES, sums[v], count) };
     }
 }

@@ -29,6 +29,10 @@ const CLASSES: usize = (LARGEST_POWER - SMALLEST_POWER) * STEPS + 1;
 /// Large blocks start on a cache line.
 const ALIGN: usize = 64;
 
+/// Blocks of at least this size start on such a multiple, and on Linux the system is asked for pages of it: a
+/// kernel that walks through many rows at once needs more small pages than the processor can keep in mind.
+const HUGE_PAGE: usize = 2 << 20;
+
 /// A global allocator whose large blocks are recycled within size classes. It holds at most a quarter
 /// more than what was in use at once at the worst moment so far: a loop of steps of varying sizes does
 /// not grow. Without that quarter, sizes that are in use only before or after the worst moment would
@@ -72,8 +76,21 @@ fn class(size: usize) -> (usize, usize) {
 
 /// The layout of a class's blocks, whatever was asked for.
 fn block_layout(size: usize) -> Layout {
+    let align = if size < HUGE_PAGE { ALIGN } else { HUGE_PAGE };
     // SAFETY: at most 2^LARGEST_POWER bytes, and the alignment is a power of two.
-    unsafe { Layout::from_size_align_unchecked(size, ALIGN) }
+    unsafe { Layout::from_size_align_unchecked(size, align) }
+}
+
+/// A block of this size from the system, or null.
+fn from_system(size: usize) -> *mut u8 {
+    // SAFETY: the size is not zero.
+    let block = unsafe { System.alloc(block_layout(size)) };
+    #[cfg(target_os = "linux")]
+    if size >= HUGE_PAGE && !block.is_null() {
+        // SAFETY: advice, for whole pages of a block that is ours; without it the block is as good.
+        let _ = unsafe { rustix::mm::madvise(block.cast(), size, rustix::mm::Advice::LinuxHugepage) };
+    }
+    block
 }
 
 impl State {
@@ -172,15 +189,12 @@ impl Recycle {
         };
         // SAFETY: `shrink` took them off the lists, and every block came from here.
         unsafe { release(surplus) };
-        // SAFETY: the size is not zero.
-        let mut block = unsafe { System.alloc(block_layout(size)) };
+        let mut block = from_system(size);
         if block.is_null() {
             let all = self.state().shrink(0);
             // SAFETY: as above.
-            block = unsafe {
-                release(all);
-                System.alloc(block_layout(size))
-            };
+            unsafe { release(all) };
+            block = from_system(size);
         }
         if !block.is_null() {
             self.state().given_out(size);

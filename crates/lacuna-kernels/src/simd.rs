@@ -110,6 +110,18 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// `LANES` floats must be writable at `to`.
     unsafe fn store(self, to: *mut f32, v: Self::Vector);
+    /// Stores past the caches. Until [`Simd::fence`], other threads may not see it.
+    ///
+    /// # Safety
+    /// `LANES` floats must be writable at `to`, which must be a multiple of their size.
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut f32, v: Self::Vector) {
+        // SAFETY: as the caller vouches.
+        unsafe { self.store(to, v) }
+    }
+    /// Makes what was streamed visible to whom this thread then synchronises with.
+    #[inline(always)]
+    fn fence(self) {}
     /// The first `count < LANES` floats, the rest zero.
     ///
     /// # Safety
@@ -127,6 +139,10 @@ pub(crate) trait Simd: Copy {
     /// Asks for the cache line at `address`, which need not be readable.
     #[inline(always)]
     fn prefetch(self, _address: *const f32) {}
+
+    /// The same, as near as the second-level cache.
+    #[inline(always)]
+    fn prefetch_second_level(self, _address: *const f32) {}
 
     #[inline(always)]
     fn zero(self) -> Self::Vector {
@@ -285,6 +301,14 @@ mod x86 {
             unsafe { _mm_prefetch(address.cast(), _MM_HINT_T0) }
         }
         #[inline(always)]
+        fn prefetch_second_level(self, address: *const f32) {
+            unsafe { _mm_prefetch(address.cast(), _MM_HINT_T1) }
+        }
+        #[inline(always)]
+        fn fence(self) {
+            unsafe { _mm_sfence() }
+        }
+        #[inline(always)]
         fn splat(self, x: f32) -> __m256 {
             unsafe { _mm256_set1_ps(x) }
         }
@@ -355,6 +379,10 @@ mod x86 {
             unsafe { _mm256_storeu_ps(to, v) }
         }
         #[inline(always)]
+        unsafe fn stream(self, to: *mut f32, v: __m256) {
+            unsafe { _mm256_stream_ps(to, v) }
+        }
+        #[inline(always)]
         unsafe fn load_first(self, from: *const f32, count: usize) -> __m256 {
             unsafe { _mm256_maskload_ps(from, self.first(count)) }
         }
@@ -397,6 +425,14 @@ mod x86 {
         #[inline(always)]
         fn prefetch(self, address: *const f32) {
             unsafe { _mm_prefetch(address.cast(), _MM_HINT_T0) }
+        }
+        #[inline(always)]
+        fn prefetch_second_level(self, address: *const f32) {
+            unsafe { _mm_prefetch(address.cast(), _MM_HINT_T1) }
+        }
+        #[inline(always)]
+        fn fence(self) {
+            unsafe { _mm_sfence() }
         }
         #[inline(always)]
         fn splat(self, x: f32) -> __m512 {
@@ -465,6 +501,10 @@ mod x86 {
         #[inline(always)]
         unsafe fn store(self, to: *mut f32, v: __m512) {
             unsafe { _mm512_storeu_ps(to, v) }
+        }
+        #[inline(always)]
+        unsafe fn stream(self, to: *mut f32, v: __m512) {
+            unsafe { _mm512_stream_ps(to, v) }
         }
         #[inline(always)]
         unsafe fn load_first(self, from: *const f32, count: usize) -> __m512 {

@@ -111,6 +111,7 @@ fn what_is_not_finite_stays_so() {
             let pooled = pool.forward(isa, &x).unwrap();
             assert!(pooled.y[0].is_nan());
             assert_eq!(usize::from(pooled.taps[0]), at);
+            assert_eq!(pool.maxima(isa, &x).unwrap()[0].to_bits(), pooled.y[0].to_bits());
         }
         let pooled = pool.forward(isa, &[f32::NEG_INFINITY; 4]).unwrap();
         assert_eq!((pooled.y[0], pooled.taps[0]), (f32::NEG_INFINITY, 0));

@@ -4,6 +4,9 @@ use crate::gemm::columns_per_tile;
 use crate::memory::{Source, Target};
 use crate::simd::{Isa, simd_fn};
 
+/// Floats ahead of those in use that are fetched when weights are transposed.
+const PREFETCH: usize = 32;
+
 /// Which way the weights `[taps, C, K]` are used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
@@ -137,6 +140,10 @@ simd_fn! {
                     // and the transposed block within `to`, by the assertion above; `to` is ours.
                     unsafe {
                         let from = from.at(j * stride + depth.start + k, 7 * stride + 8);
+                        // Each row is somewhere else; the processor does not follow so many.
+                        for row in 0..8 {
+                            s.prefetch(from.wrapping_add(row * stride + PREFETCH));
+                        }
                         s.transpose_8x8(from, stride, to.at(k * width + j, 7 * width + 8), width);
                     }
                 }

@@ -11,14 +11,18 @@
 
 mod transforms;
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
-use self::transforms::{Tile, gradient_tile, input_tile, output_tile, weight_gradient_rows, weight_rows};
+use self::transforms::{
+    TapRows, Tile, gradient_tile, input_tile, output_tile, weight_gradient_rows, weight_rows,
+};
 use super::weights::{Direction, Weights};
 use super::{Conv2d, with_first_pixel};
 use crate::gemm::{
-    ColumnTile, Finish, MAX_ROWS, RowAddress, RowTile, column_tile, columns_per_tile, even_ranges, row_tile,
-    rows_per_tile,
+    Ahead, ColumnTile, Finish, MAX_ROWS, RowAddress, RowTile, column_tile, columns_per_tile, even_ranges,
+    row_tile, rows_per_tile,
 };
 use crate::memory::{Scratch, Source, Target};
 use crate::shape::Grid;
@@ -31,36 +35,49 @@ const BY_PANELS_BELOW: usize = 96;
 /// Floats of transformed weights a job keeps at a time when shared out by output channels.
 const WEIGHT_CHUNK: usize = 150_000;
 
-/// Tiles in a block when shared out by tiles. A block streams all transformed weights past its tiles,
-/// `C · K` floats per point, and writes and reads back `C + K` floats per point and tile; at
-/// `C · K / (C + K)` tiles the two are alike. Bounded below for the inner kernel's sake, and above by
-/// the memory it takes.
-fn tiles_per_block(depth: usize, columns: usize) -> usize {
-    (depth * columns / (depth + columns)).clamp(LEAST_TILES_PER_BLOCK, 128)
-}
+/// Tiles in a block when shared out by tiles: three of the inner kernel's tiles of twelve rows for each
+/// reading of the transformed weights, and few enough that a block's transformed input stays in the
+/// second-level cache (1.3 MB at 256 channels) until all output channels are made of it.
+const TILES_PER_BLOCK: usize = 36;
 
-const LEAST_TILES_PER_BLOCK: usize = 36;
+const LEAST_TILES_PER_BLOCK: usize = 24;
+
+/// Output channels made at a time when shared out by tiles. Their transformed weights (4.7 MB at 256
+/// channels) are read by every block, so they must stay in the cache that the threads share; transforming
+/// the input anew for the next 128 costs less.
+const COLUMNS_AT_A_TIME: usize = 128;
 
 /// How many blocks `tiles` are cut into: as many for each thread, unless that made them too small.
-fn blocks(tiles: usize, most: usize, threads: usize) -> usize {
-    tiles.div_ceil(most).next_multiple_of(threads).min(tiles.div_ceil(LEAST_TILES_PER_BLOCK))
+fn blocks(tiles: usize, threads: usize) -> usize {
+    tiles.div_ceil(TILES_PER_BLOCK).next_multiple_of(threads).min(tiles.div_ceil(LEAST_TILES_PER_BLOCK))
 }
 
 /// Tiles transformed at a time for the weight gradient.
 const WEIGHT_GRADIENT_TILES: usize = 128;
 
-/// Matrices `[points][rows][stride]`, one per point, the points a little apart from a power of two
-/// so that they do not fall into the same cache sets.
+/// Matrices, one per point. Points and rows are an odd number of cache lines apart, so that they do not
+/// fall into the same cache sets.
 #[derive(Clone, Copy)]
 struct Points {
     stride: usize,
     per_point: usize,
 }
 
+fn odd_lines(floats: usize) -> usize {
+    (floats.div_ceil(16) | 1) * 16
+}
+
 impl Points {
+    /// `[points][rows][stride]`
     fn new(rows: usize, stride: usize) -> Self {
-        let lines = (rows * stride).div_ceil(16);
-        Self { stride, per_point: (lines | 1) * 16 }
+        Self { stride, per_point: odd_lines(rows * stride) }
+    }
+
+    /// `[rows][points][columns]`: all points of a row side by side, so that transforming one touches few
+    /// pages.
+    fn by_rows(points: usize, columns: usize) -> Self {
+        let per_point = odd_lines(columns);
+        Self { stride: odd_lines(points * per_point), per_point }
     }
 
     fn at(self, point: usize, row: usize) -> usize {
@@ -167,12 +184,46 @@ unsafe fn convolve<const POINTS: usize>(
     unsafe { convolve(isa, tiles, x, weights, finish, y) };
 }
 
-/// The order of the nine taps for [`Weights::pack`]: turned by 180° on the way back.
-fn taps(direction: Direction) -> impl ExactSizeIterator<Item = usize> {
-    (0..9).map(move |tap| match direction {
-        Direction::Forward => tap,
-        Direction::Backward => 8 - tap,
-    })
+/// Transforms rows of a panel of weights to as many rows of each point of U, from `to` on.
+///
+/// # Safety
+/// U must have these rows at each point, `per_point` apart, used by no other job.
+unsafe fn transform_weights<const POINTS: usize>(
+    isa: Isa,
+    weights: &Weights,
+    panel: usize,
+    rows: Range<usize>,
+    u: Target,
+    to: usize,
+    per_point: usize,
+) {
+    let width = columns_per_tile(isa);
+    let columns = panel * width..weights.columns().min((panel + 1) * width);
+    match weights.direction {
+        Direction::Forward => {
+            let taps = TapRows {
+                floats: weights.w.into(),
+                at: rows.start * weights.out_channels + columns.start,
+                stride: weights.out_channels,
+                per_tap: weights.in_channels * weights.out_channels,
+                columns: columns.len(),
+                scale: weights.scale.map(|scale| scale[columns].into()),
+            };
+            // SAFETY: the weights have these rows of each tap; the caller vouches for U.
+            unsafe { weight_rows::<POINTS>(isa, taps, rows.len(), u, to, per_point) };
+        }
+        Direction::Backward => {
+            let mut packed = Scratch::take(9 * rows.len() * width);
+            let packed = &mut packed.floats()[..9 * rows.len() * width];
+            // The taps of the window turned by 180°.
+            weights.pack(isa, panel, (0..9).map(|tap| 8 - tap), rows.clone(), packed);
+            let per_tap = rows.len() * width;
+            let floats = Source::from(&*packed);
+            let taps = TapRows { floats, at: 0, stride: width, per_tap, columns: width, scale: None };
+            // SAFETY: as many rows were packed; the caller vouches for U.
+            unsafe { weight_rows::<POINTS>(isa, taps, rows.len(), u, to, per_point) };
+        }
+    }
 }
 
 /// # Safety
@@ -191,80 +242,158 @@ unsafe fn convolve_by_tiles<const POINTS: usize>(
     let zeros = vec![0.0; depth];
     let zeros = Source::from(&*zeros);
 
-    // U[point][panel][C][2 · LANES]
-    let u_rows = Points::new(panels * depth, width);
-    let mut transformed = Scratch::take(u_rows.len(points));
+    // U[panel][point][C][2 · LANES], in the order in which it is read.
+    let u_rows = Points::new(depth, width);
+    let panel_floats = u_rows.len(points);
+    let panels_at_a_time = panels.min(COLUMNS_AT_A_TIME / width);
+    let mut transformed = Scratch::take(panels_at_a_time * panel_floats);
     let u = Target::from(transformed.floats());
-    let chunks = even_ranges(depth, 64);
-    let jobs: Vec<_> = chunks.flat_map(|rows| (0..panels).map(move |panel| (panel, rows.clone()))).collect();
-    jobs.into_par_iter().for_each(|(panel, rows)| {
-        let mut packed = Scratch::take(9 * rows.len() * width);
-        let packed = &mut packed.floats()[..9 * rows.len() * width];
-        weights.pack(isa, panel, taps(weights.direction), rows.clone(), packed);
-        let to = u_rows.at(0, panel * depth + rows.start);
-        // SAFETY: the rows of this panel lie within each point's matrix and are this job's alone.
-        unsafe { weight_rows::<POINTS>(isa, packed, rows.len(), u, to, u_rows.per_point) };
-    });
-    // SAFETY: every row of every panel was written above, and nothing writes to it any more.
-    let u = unsafe { u.as_source() };
-
-    let depth_stride = depth.next_multiple_of(isa.lanes()) + 16;
-    let columns_stride = panels * width;
-    let most = tiles_per_block(depth, columns);
-    let most = tiles.len().div_ceil(blocks(tiles.len(), most, rayon::current_num_threads()));
+    let most = tiles.len().div_ceil(blocks(tiles.len(), rayon::current_num_threads()));
     let blocks: Vec<_> = even_ranges(tiles.len(), most).collect();
-    blocks.into_par_iter().with_max_len(1).for_each(|block| {
-        let tiles = &tiles[block];
-        let (v_rows, m_rows) =
-            (Points::new(tiles.len(), depth_stride), Points::new(tiles.len(), columns_stride));
-        let mut scratch = Scratch::take(v_rows.len(points) + m_rows.len(points));
-        let (v, m) = scratch.floats().split_at_mut(v_rows.len(points));
-        let (v, m) = (Target::from(v), Target::from(&mut m[..m_rows.len(points)]));
-        for (t, tile) in tiles.iter().enumerate() {
-            // SAFETY: V has a row per tile at each point, and belongs to this job; the caller vouches for x.
-            unsafe { input_tile::<POINTS>(isa, x, depth, zeros, tile, v, v_rows.at(0, t), v_rows.per_point) };
-        }
-        // SAFETY: V is complete.
-        let v = unsafe { v.as_source() };
-        for point in 0..points {
-            for panel in 0..panels {
-                let panel_at = u_rows.at(point, panel * depth);
-                // SAFETY: U and V are complete, and M has a row per tile of whole panels.
+    for panels in even_ranges(panels, panels_at_a_time) {
+        let u_at = |panel: usize| (panel - panels.start) * panel_floats;
+        let chunks = even_ranges(depth, 64);
+        let jobs: Vec<_> =
+            chunks.flat_map(|rows| panels.clone().map(move |panel| (panel, rows.clone()))).collect();
+        jobs.into_par_iter().for_each(|(panel, rows)| {
+            let to = u_at(panel) + u_rows.at(0, rows.start);
+            // SAFETY: the rows of this panel lie within each point's matrix and are this job's alone.
+            unsafe { transform_weights::<POINTS>(isa, weights, panel, rows, u, to, u_rows.per_point) };
+        });
+        // SAFETY: every row of these panels was written above, and is not written to until they are used.
+        let u = unsafe { u.as_source() };
+
+        blocks.par_iter().with_max_len(1).for_each(|block| {
+            let next = &tiles[block.end..tiles.len().min(block.end + block.len())];
+            let tiles = &tiles[block.clone()];
+            let v_rows = Points::by_rows(points, depth.next_multiple_of(isa.lanes()));
+            let m_rows = Points::new(tiles.len(), width);
+            let v_floats = tiles.len() * v_rows.stride;
+            let mut scratch = Scratch::take(v_floats + m_rows.len(points));
+            let (v, m) = scratch.floats().split_at_mut(v_floats);
+            let (v, m) = (Target::from(v), Target::from(m));
+            for (t, tile) in tiles.iter().enumerate() {
+                let to = v_rows.at(0, t);
+                // SAFETY: V has a row per tile at each point, and is this job's; the caller vouches for x.
+                unsafe { input_tile::<POINTS>(isa, x, depth, zeros, tile, v, to, v_rows.per_point) };
+            }
+            // SAFETY: V is complete.
+            let groups = unsafe { groups(isa, v.as_source(), v_rows, m_rows, tiles.len()) };
+            let rows = next.iter().flat_map(|tile| (0..POINTS - 2).filter_map(|row| tile.row_of_input(row)));
+            // SAFETY: the pixel is inside the input, for which the caller vouches.
+            let ahead = rows.map(|pixel| RowAddress(unsafe { x.at(pixel * depth, depth) }));
+            let mut ahead = ahead.map(|from| Ahead { from, step: POINTS - 2 });
+            for panel in panels.clone() {
+                for point in 0..points {
+                    for group in &groups {
+                        // SAFETY: U and V are complete, and M has a row per tile.
+                        unsafe {
+                            group.multiply(
+                                isa,
+                                (v_rows.at(point, 0), depth),
+                                (u, u_at(panel) + u_rows.at(point, 0)),
+                                (m, m_rows.at(point, 0)),
+                                false,
+                                ahead.next().unwrap_or(Ahead::NOTHING),
+                            );
+                        }
+                    }
+                }
+                // SAFETY: M is complete; this panel of the tiles' outputs is this job's alone; the caller
+                // vouches for y and `finish`.
                 unsafe {
-                    let m_at = m_rows.at(point, 0) + panel * width;
-                    multiply_point(
-                        isa,
-                        v,
-                        v_rows,
-                        point,
-                        0..depth,
-                        tiles.len(),
-                        (u, panel_at),
-                        (m, m_at, columns_stride),
-                        false,
-                    );
+                    output_tiles::<POINTS>(isa, m.as_source(), m_rows, panel, columns, tiles, finish, y);
                 }
             }
-        }
-        // SAFETY: M is complete.
-        let m = unsafe { m.as_source() };
+        });
+    }
+}
+
+/// Transforms a panel of M to the outputs of all tiles.
+///
+/// # Safety
+/// As [`output_tile`], for each of the tiles.
+#[allow(clippy::too_many_arguments)]
+unsafe fn output_tiles<const POINTS: usize>(
+    isa: Isa,
+    m: Source,
+    m_rows: Points,
+    panel: usize,
+    columns: usize,
+    tiles: &[Tile],
+    finish: Finish,
+    y: Target,
+) {
+    let width = columns_per_tile(isa);
+    let channels = panel * width..columns.min((panel + 1) * width);
+    y.streamed(isa, |y| {
         for (t, tile) in tiles.iter().enumerate() {
-            // SAFETY: the tile's outputs are this job's alone; the caller vouches for y and `finish`.
+            let (from, channels) = (m_rows.at(0, t), channels.clone());
+            // SAFETY: as the caller vouches.
             unsafe {
-                output_tile::<POINTS>(
-                    isa,
-                    m,
-                    m_rows.at(0, t),
-                    m_rows.per_point,
-                    0..columns,
-                    columns,
-                    tile,
-                    finish,
-                    y,
-                );
+                output_tile::<POINTS>(isa, m, from, m_rows.per_point, channels, columns, tile, finish, y);
             }
         }
     });
+}
+
+/// Tiles that the inner kernel multiplies at once: where their rows of V and M are at the first point.
+struct Group {
+    tiles: usize,
+    v: [RowAddress; MAX_ROWS],
+    m: [usize; MAX_ROWS],
+}
+
+/// # Safety
+/// V must have a row per tile.
+unsafe fn groups(isa: Isa, v: Source, v_rows: Points, m_rows: Points, tiles: usize) -> Vec<Group> {
+    let group = |tiles: Range<usize>| {
+        let mut group =
+            Group { tiles: tiles.len(), v: [RowAddress(std::ptr::null()); MAX_ROWS], m: [0; MAX_ROWS] };
+        for (r, t) in tiles.enumerate() {
+            // SAFETY: V has this row, as the caller vouches.
+            group.v[r] = RowAddress(unsafe { v.at(v_rows.at(0, t), v_rows.per_point.min(v_rows.stride)) });
+            group.m[r] = m_rows.at(0, t);
+        }
+        group
+    };
+    even_ranges(tiles, rows_per_tile(isa)).map(group).collect()
+}
+
+impl Group {
+    /// `M[tile] (+)= V[tile][..depth] · panel` for the group's tiles, V, M and the panel from the given
+    /// offsets on.
+    ///
+    /// # Safety
+    /// V must have `depth` floats from `v_at` on in each of its rows, `panel` as many rows, and M room for
+    /// the group's rows of a panel, used by no other job.
+    unsafe fn multiply(
+        &self,
+        isa: Isa,
+        (v_at, depth): (usize, usize),
+        (panel, panel_at): (Source, usize),
+        (m, m_at): (Target, usize),
+        accumulate: bool,
+        ahead: Ahead,
+    ) {
+        let tile = RowTile {
+            taps: std::slice::from_ref(&self.v),
+            taps_at: v_at,
+            depth,
+            ahead,
+            panel,
+            panel_at,
+            out: m,
+            out_rows: &self.m,
+            out_at: m_at,
+            columns: columns_per_tile(isa),
+            accumulate,
+            finish: Finish::default(),
+            channel: 0,
+        };
+        // SAFETY: as many addresses were set as the group has tiles; for the rest the caller vouches.
+        unsafe { row_tile(isa, self.tiles, &tile) };
+    }
 }
 
 /// # Safety
@@ -299,98 +428,35 @@ unsafe fn convolve_by_panels<const POINTS: usize>(
     (0..panels).into_par_iter().with_max_len(1).for_each(|panel| {
         let u_rows = Points::new(chunk.min(depth), width);
         let m_rows = Points::new(tiles.len(), width);
-        let packed_len = 9 * chunk.min(depth) * width;
-        let mut scratch = Scratch::take(u_rows.len(points) + m_rows.len(points) + packed_len);
-        let (u, rest) = scratch.floats().split_at_mut(u_rows.len(points));
-        let (m, packed) = rest.split_at_mut(m_rows.len(points));
+        let mut scratch = Scratch::take(u_rows.len(points) + m_rows.len(points));
+        let (u, m) = scratch.floats().split_at_mut(u_rows.len(points));
         let (u, m) = (Target::from(u), Target::from(m));
+        // SAFETY: V has a row per tile.
+        let groups = unsafe { groups(isa, v, v_rows, m_rows, tiles.len()) };
         for rows in even_ranges(depth, chunk) {
-            let packed = &mut packed[..9 * rows.len() * width];
-            weights.pack(isa, panel, taps(weights.direction), rows.clone(), packed);
+            let per_point = u_rows.per_point;
             // SAFETY: U has at least `rows.len()` rows at each point, and belongs to this job.
-            unsafe { weight_rows::<POINTS>(isa, packed, rows.len(), u, 0, u_rows.per_point) };
+            unsafe { transform_weights::<POINTS>(isa, weights, panel, rows.clone(), u, 0, per_point) };
             for point in 0..points {
-                // SAFETY: this chunk of U and all of V are complete; M belongs to this job.
-                unsafe {
-                    let (u, u_at) = (u.as_source(), u_rows.at(point, 0));
-                    let m_at = m_rows.at(point, 0);
-                    multiply_point(
-                        isa,
-                        v,
-                        v_rows,
-                        point,
-                        rows.clone(),
-                        tiles.len(),
-                        (u, u_at),
-                        (m, m_at, width),
-                        rows.start > 0,
-                    );
+                for group in &groups {
+                    // SAFETY: this chunk of U and all of V are complete; M belongs to this job.
+                    unsafe {
+                        group.multiply(
+                            isa,
+                            (v_rows.at(point, 0) + rows.start, rows.len()),
+                            (u.as_source(), u_rows.at(point, 0)),
+                            (m, m_rows.at(point, 0)),
+                            rows.start > 0,
+                            Ahead::NOTHING,
+                        );
+                    }
                 }
             }
         }
-        // SAFETY: M is complete.
-        let m = unsafe { m.as_source() };
-        let channels = panel * width..columns.min((panel + 1) * width);
-        for (t, tile) in tiles.iter().enumerate() {
-            // SAFETY: these channels of the tile's outputs are this job's alone; the caller vouches for y
-            // and `finish`.
-            unsafe {
-                output_tile::<POINTS>(
-                    isa,
-                    m,
-                    m_rows.at(0, t),
-                    m_rows.per_point,
-                    channels.clone(),
-                    columns,
-                    tile,
-                    finish,
-                    y,
-                );
-            }
-        }
+        // SAFETY: M is complete; this panel of the outputs is this job's alone; the caller vouches for y and
+        // `finish`.
+        unsafe { output_tiles::<POINTS>(isa, m.as_source(), m_rows, panel, columns, tiles, finish, y) };
     });
-}
-
-/// `M[tile] (+)= V[point][tile, rows] · panel` for all tiles, one panel of columns.
-///
-/// # Safety
-/// V must hold `tiles` rows at `point`, `panel` must start `rows.len()` rows, and M must have room for
-/// `tiles` rows of a panel, used by no other job.
-#[allow(clippy::too_many_arguments)]
-unsafe fn multiply_point(
-    isa: Isa,
-    v: Source,
-    v_rows: Points,
-    point: usize,
-    rows: std::ops::Range<usize>,
-    tiles: usize,
-    (panel, panel_at): (Source, usize),
-    (m, m_at, m_stride): (Target, usize, usize),
-    accumulate: bool,
-) {
-    for group in even_ranges(tiles, rows_per_tile(isa)) {
-        let mut addresses = [RowAddress(std::ptr::null()); MAX_ROWS];
-        let mut out_at = [0; MAX_ROWS];
-        for (r, t) in group.clone().enumerate() {
-            // SAFETY: V holds this tile's row, as the caller vouches.
-            addresses[r] = RowAddress(unsafe { v.at(v_rows.at(point, t) + rows.start, rows.len()) });
-            out_at[r] = m_at + t * m_stride;
-        }
-        let tile = RowTile {
-            taps: &[addresses],
-            depth: rows.len(),
-            panel,
-            panel_at,
-            out: m,
-            out_at,
-            columns: columns_per_tile(isa),
-            accumulate,
-            finish: Finish::default(),
-            channel: 0,
-        };
-        // SAFETY: the first `group.len()` addresses were set above; the rest as the caller vouches.
-        unsafe { row_tile(isa, group.len(), &tile) };
-    }
 }
 
 /// # Safety
@@ -435,6 +501,17 @@ pub(super) unsafe fn weight_gradient<const POINTS: usize>(
         // SAFETY: V and D are complete, and nothing writes to them until the jobs below are done.
         let (v, d) = unsafe { (v.as_source(), d.as_source()) };
         (0..points).into_par_iter().with_max_len(1).for_each(|point| {
+            let next: Vec<_> = if point + 1 < points {
+                // SAFETY: both have a row per tile at each point.
+                let row = |rows: Source, at: usize| RowAddress(unsafe { rows.at(at, 1) });
+                let v = (0..tiles.len()).map(|t| row(v, v_rows.at(point + 1, t)));
+                v.chain((0..tiles.len()).map(|t| row(d, d_rows.at(point + 1, t)))).collect()
+            } else {
+                Vec::new()
+            };
+            let n_tiles = columns_stride / width * depth.div_ceil(rows_per_tile(isa));
+            let floats = v_rows.stride.max(d_rows.stride);
+            let mut ahead = Ahead::shared_out(&next, floats, n_tiles, tiles.len());
             for panel in (0..columns_stride).step_by(width) {
                 for channels in even_ranges(depth, rows_per_tile(isa)) {
                     let tile = ColumnTile {
@@ -445,6 +522,7 @@ pub(super) unsafe fn weight_gradient<const POINTS: usize>(
                         b_at: d_rows.at(point, 0) + panel,
                         b_stride: d_rows.stride,
                         depth: tiles.len(),
+                        ahead: ahead.next().unwrap_or(Ahead::NOTHING),
                         out: u,
                         out_at: u_rows.at(point, channels.start) + panel,
                         out_stride: u_rows.stride,
@@ -489,19 +567,14 @@ mod tests {
     fn blocks_are_alike_and_never_small() {
         for tiles in BY_PANELS_BELOW..2000 {
             for threads in [1, 2, 3, 8, 64] {
-                for most in [LEAST_TILES_PER_BLOCK, 64, 128] {
-                    let most = tiles.div_ceil(blocks(tiles, most, threads));
-                    let least = even_ranges(tiles, most).map(|block| block.len()).min();
-                    // Rounding up the number of blocks takes no more than a third off the bound.
-                    assert!(
-                        least >= Some(LEAST_TILES_PER_BLOCK * 2 / 3),
-                        "{tiles} {threads} {most} {least:?}"
-                    );
-                }
+                let most = tiles.div_ceil(blocks(tiles, threads));
+                let least = even_ranges(tiles, most).map(|block| block.len()).min();
+                // Rounding up the number of blocks takes no more than a third off the bound.
+                assert!(least >= Some(LEAST_TILES_PER_BLOCK * 2 / 3), "{tiles} {threads} {least:?}");
             }
         }
-        assert_eq!(blocks(1000, 128, 2), 8);
-        assert_eq!(blocks(1000, 128, 3), 9);
-        assert_eq!(blocks(100, 128, 64), 3);
+        assert_eq!(blocks(288, 2), 8);
+        assert_eq!(blocks(288, 3), 9);
+        assert_eq!(blocks(100, 64), 5);
     }
 }

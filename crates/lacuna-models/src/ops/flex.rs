@@ -124,7 +124,8 @@ impl Kernels for Flex {
     }
 
     fn max_pool(x: FlexTensor, window: Window) -> FlexTensor {
-        max_pool(x, window).0
+        let (x, pool, shape) = pooling(x, window);
+        tensor(fitting(pool.maxima(Isa::best(), floats(&x))), shape)
     }
 
     fn upsample_add(top: FlexTensor, lateral: FlexTensor) -> FlexTensor {
@@ -167,14 +168,13 @@ impl Kernels for Flex {
     }
 }
 
-/// The maxima, the taps they came from, and the pooling's shape.
-fn max_pool(x: FlexTensor, window: Window) -> (FlexTensor, Vec<u8>, MaxPool2d) {
+/// The image as the kernel reads it, the pooling of it, and the shape that gives.
+fn pooling(x: FlexTensor, window: Window) -> (FlexTensor, MaxPool2d, [usize; 4]) {
     let x = dense(x);
     let (grid, channels) = grid_of(dims(&x));
     let pool = fitting(MaxPool2d::new(grid, channels, window));
     let output = pool.output();
-    let pooled = fitting(pool.forward(Isa::best(), floats(&x)));
-    (tensor(pooled.y, [output.batch, output.height, output.width, channels]), pooled.taps, pool)
+    (x, pool, [output.batch, output.height, output.width, channels])
 }
 
 /// The loss, and its gradient, which costs little more.
@@ -265,8 +265,9 @@ impl<C: CheckpointStrategy> Kernels for Autodiff<Flex, C> {
             OpsKind::Tracked(prepared) => {
                 let x = x.into_primitive();
                 let shape = x.shape();
-                let (y, taps, pool) = max_pool(x, window);
-                prepared.finish((pool, taps, shape), y)
+                let (x, pool, output) = pooling(x, window);
+                let pooled = fitting(pool.forward(Isa::best(), floats(&x)));
+                prepared.finish((pool, pooled.taps, shape), tensor(pooled.y, output))
             }
             OpsKind::UnTracked(prepared) => prepared.finish(Flex::max_pool(x.into_primitive(), window)),
         }

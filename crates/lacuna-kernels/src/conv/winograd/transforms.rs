@@ -3,7 +3,7 @@
 //! The interpolation points are 0, ±1, ±2 and ∞ for F(4×4, 3×3), and 0, ±1 and ∞ for F(2×2, 3×3).
 
 use crate::gemm::Finish;
-use crate::memory::{Source, Target};
+use crate::memory::{Source, Target, load_up_to};
 use crate::shape::Grid;
 use crate::simd::{Simd, simd_fn};
 
@@ -29,6 +29,12 @@ impl Tile {
         let y = (self.y + row).checked_sub(self.padding).filter(|&y| y < self.input.height)?;
         let x = (self.x + column).checked_sub(self.padding).filter(|&x| x < self.input.width)?;
         Some(self.input_image + y * self.input.width + x)
+    }
+
+    /// The first of the tile's own pixels in a row, without those it shares with its neighbours to the left
+    /// and above.
+    pub(super) fn row_of_input(&self, row: usize) -> Option<usize> {
+        self.input_pixel(self.padding + row, self.padding)
     }
 
     /// The output pixel at `(row, column)` of the tile, or `None` beyond the image.
@@ -173,7 +179,7 @@ simd_fn! {
                 for j in 0..POINTS {
                     let mut d = [s.zero(); 6];
                     for i in 0..POINTS {
-                        d[i] = crate::memory::load_up_to(s, pixels[i][j].add(channel), count);
+                        d[i] = load_up_to(s, pixels[i][j].add(channel), count);
                     }
                     let line = into_points::<S, POINTS>(s, &d);
                     for i in 0..POINTS {
@@ -218,7 +224,7 @@ simd_fn! {
                 for j in 0..size {
                     let mut y = [s.zero(); 6];
                     for i in 0..size {
-                        y[i] = crate::memory::load_up_to(s, pixels[i][j].wrapping_add(channel), count);
+                        y[i] = load_up_to(s, pixels[i][j].wrapping_add(channel), count);
                     }
                     let line = gradient_into_points::<S, POINTS>(s, &y);
                     for i in 0..POINTS {
@@ -277,7 +283,7 @@ simd_fn! {
                     if let Some(pixel) = tile.output_pixel(i, j) {
                         let at = pixel * all_channels + channel;
                         // SAFETY: the pixel is inside the output, and so are these channels of it.
-                        unsafe { y.store(s, at, finish.apply(s, line[j], channel, at, count), count) };
+                        unsafe { y.store_result(s, at, finish.apply(s, line[j], channel, at, count), count) };
                     }
                 }
             }
@@ -285,33 +291,58 @@ simd_fn! {
     }
 }
 
+/// Nine taps of weights: `columns` floats from `at` on, in rows `stride` apart, of taps `per_tap` apart.
+#[derive(Clone, Copy)]
+pub(super) struct TapRows<'a> {
+    pub(super) floats: Source<'a>,
+    pub(super) at: usize,
+    pub(super) stride: usize,
+    pub(super) per_tap: usize,
+    /// At most `2 · LANES`.
+    pub(super) columns: usize,
+    /// A factor per column.
+    pub(super) scale: Option<Source<'a>>,
+}
+
+/// Rows of weights, ahead of the one in use, that are fetched: each is somewhere else.
+const PREFETCH_ROWS: usize = 4;
+
 simd_fn! {
-    /// Writes `G g Gᵀ` of the packed taps `[9, rows, 2 · LANES]` to `rows` rows of each point of U, from
-    /// `to` on.
+    /// Writes `G g Gᵀ` of the first `rows` rows of the taps to as many rows of each point of U, from `to` on,
+    /// columns beyond the last zero.
     ///
     /// # Safety
-    /// U must have these rows at each point, `per_point` apart, used by no other job.
+    /// The taps must have these rows, and `scale` a float per column; U must have these rows at each point,
+    /// `per_point` apart, used by no other job.
     pub(super) unsafe fn weight_rows<S, const POINTS: usize>(
-        s, packed: &[f32], rows: usize, u: Target, to: usize, per_point: usize,
+        s, taps: TapRows, rows: usize, u: Target, to: usize, per_point: usize,
     ) {
-        let width = 2 * S::LANES;
-        assert_eq!(packed.len(), 9 * rows * width);
-        let packed = Source::from(packed);
-        for at in (0..rows * width).step_by(S::LANES) {
-            let mut columns = [[s.zero(); 3]; 6];
-            for x in 0..3 {
-                // SAFETY: `packed` is [9, rows, width], as asserted.
-                let g = [0, 1, 2].map(|y| unsafe { packed.load(s, (y * 3 + x) * rows * width + at, S::LANES) });
-                let line = weights_into_points::<S, POINTS>(s, g);
-                for i in 0..POINTS {
-                    columns[i][x] = line[i];
+        for row in 0..rows {
+            for half in 0..2 {
+                let first = half * S::LANES;
+                let count = taps.columns.saturating_sub(first).min(S::LANES);
+                let from = taps.at + row * taps.stride + first.min(taps.columns);
+                // SAFETY: the caller vouches for the row of each tap, and for `scale`.
+                let load = |tap: usize| unsafe {
+                    let at = taps.floats.at(from + tap * taps.per_tap, count);
+                    s.prefetch(at.wrapping_add(PREFETCH_ROWS * taps.stride));
+                    let g = load_up_to(s, at, count);
+                    taps.scale.map_or(g, |scale| s.mul(g, scale.load(s, first.min(taps.columns), count)))
+                };
+                let mut columns = [[s.zero(); 3]; 6];
+                for x in 0..3 {
+                    let line = weights_into_points::<S, POINTS>(s, [load(x), load(3 + x), load(6 + x)]);
+                    for i in 0..POINTS {
+                        columns[i][x] = line[i];
+                    }
                 }
-            }
-            for i in 0..POINTS {
-                let line = weights_into_points::<S, POINTS>(s, columns[i]);
-                for j in 0..POINTS {
-                    // SAFETY: the caller vouches for these rows of U.
-                    unsafe { u.store(s, (i * POINTS + j) * per_point + to + at, line[j], S::LANES) };
+                for i in 0..POINTS {
+                    let line = weights_into_points::<S, POINTS>(s, columns[i]);
+                    for j in 0..POINTS {
+                        let at = (i * POINTS + j) * per_point + to + (2 * row + half) * S::LANES;
+                        // SAFETY: the caller vouches for these rows of U.
+                        unsafe { u.store(s, at, line[j], S::LANES) };
+                    }
                 }
             }
         }

@@ -1,0 +1,248 @@
+//! What is read where, and written where.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::conv::{Conv2d, pixels, with_first_pixel};
+use crate::gemm::RowAddress;
+use crate::memory::{Scratch, Source};
+use crate::shape::Grid;
+
+/// Input channels below which rows of the window, not single taps, are read from a padded copy.
+const NARROW: usize = 16;
+
+/// Positions `(image, y, x)`; each is written to one output pixel and reads one source pixel per
+/// tap.
+pub(super) struct Lattice {
+    pub(super) positions: Grid,
+    pub(super) out: Plane,
+    pub(super) source: Plane,
+    /// Offset of each tap in the source, `(y, x)`, and its index in the weights.
+    pub(super) taps: Vec<Tap>,
+    /// Where this lattice's panels start in the packed weights.
+    pub(super) panels_at: usize,
+}
+
+/// One side of a lattice: images of `height × width` pixels from pixel `first` on; position `q`
+/// is pixel `origin + step · q`.
+#[derive(Clone, Copy)]
+pub(super) struct Plane {
+    pub(super) first: usize,
+    height: usize,
+    width: usize,
+    step: usize,
+    origin: (usize, usize),
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Tap {
+    pub(super) y: isize,
+    pub(super) x: isize,
+    pub(super) index: usize,
+}
+
+impl Lattice {
+    /// Calls `visit(row, output pixel, source pixel per tap)` for each position of `rows`; a source
+    /// pixel outside the image is `None`.
+    pub(super) fn visit(
+        &self,
+        rows: Range<usize>,
+        mut visit: impl FnMut(usize, usize, usize, Option<usize>),
+    ) {
+        let Grid { height, width, .. } = self.positions;
+        let (out, source) = (self.out, self.source);
+        for (row, position) in rows.enumerate() {
+            let (image, y, x) = (position / (height * width), position / width % height, position % width);
+            let out_pixel = out.first
+                + (image * out.height + out.origin.0 + out.step * y) * out.width
+                + out.origin.1
+                + out.step * x;
+            let (y, x) = ((source.step * y) as isize, (source.step * x) as isize);
+            for (t, tap) in self.taps.iter().enumerate() {
+                let (y, x) = (y + tap.y, x + tap.x);
+                let inside = y >= 0 && x >= 0 && (y as usize) < source.height && (x as usize) < source.width;
+                let pixel = inside
+                    .then(|| source.first + (image * source.height + y as usize) * source.width + x as usize);
+                visit(row, out_pixel, t, pixel);
+            }
+        }
+    }
+}
+
+/// The lattices of the forward pass, one per grid.
+fn forward_lattices(conv: &Conv2d) -> Vec<Lattice> {
+    let window = conv.window;
+    let offset = |tap: usize| (tap * window.dilation) as isize - window.padding as isize;
+    let taps: Vec<Tap> = (0..window.kernel * window.kernel)
+        .map(|index| Tap { y: offset(index / window.kernel), x: offset(index % window.kernel), index })
+        .collect();
+    with_first_pixel(&conv.inputs)
+        .zip(with_first_pixel(&conv.outputs))
+        .map(|((source_first, input), (out_first, output))| Lattice {
+            positions: output,
+            out: Plane {
+                first: out_first,
+                height: output.height,
+                width: output.width,
+                step: 1,
+                origin: (0, 0),
+            },
+            source: Plane {
+                first: source_first,
+                height: input.height,
+                width: input.width,
+                step: window.stride,
+                origin: (0, 0),
+            },
+            taps: taps.clone(),
+            panels_at: 0,
+        })
+        .collect()
+}
+
+/// The lattices of the input gradient: per class of input pixels modulo the stride, per grid.
+pub(super) fn backward_lattices(conv: &Conv2d, panel_floats_per_tap: usize) -> Vec<Lattice> {
+    let window = conv.window;
+    let stride = window.stride as isize;
+    // Along one axis, the taps that pixels of class `class` see: those whose output position
+    // (class + padding − tap·dilation) / stride is whole.
+    let along = |class: usize| -> Vec<(usize, isize)> {
+        (0..window.kernel)
+            .map(|tap| (tap, (class + window.padding) as isize - (tap * window.dilation) as isize))
+            .filter(|&(_, position)| position % stride == 0)
+            .map(|(tap, position)| (tap, position / stride))
+            .collect()
+    };
+    // A stride larger than the images has classes that no pixel is in.
+    let classes =
+        |size: fn(&Grid) -> usize| 0..conv.inputs.iter().map(size).max().unwrap_or(0).min(window.stride);
+    let mut panels_at = 0;
+    let mut lattices = Vec::new();
+    for class_y in classes(|grid| grid.height) {
+        for class_x in classes(|grid| grid.width) {
+            let columns = along(class_x);
+            let taps: Vec<Tap> = along(class_y)
+                .iter()
+                .flat_map(|&(tap_y, y)| {
+                    columns.iter().map(move |&(tap_x, x)| Tap { y, x, index: tap_y * window.kernel + tap_x })
+                })
+                .collect();
+            let grids = with_first_pixel(&conv.inputs).zip(with_first_pixel(&conv.outputs));
+            lattices.extend(grids.map(|((out_first, input), (source_first, output))| {
+                let count = |size: usize, class: usize| size.saturating_sub(class).div_ceil(window.stride);
+                Lattice {
+                    positions: Grid::new(
+                        input.batch,
+                        count(input.height, class_y),
+                        count(input.width, class_x),
+                    ),
+                    out: Plane {
+                        first: out_first,
+                        height: input.height,
+                        width: input.width,
+                        step: window.stride,
+                        origin: (class_y, class_x),
+                    },
+                    source: Plane {
+                        first: source_first,
+                        height: output.height,
+                        width: output.width,
+                        step: 1,
+                        origin: (0, 0),
+                    },
+                    taps: taps.clone(),
+                    panels_at,
+                }
+            }));
+            panels_at += taps.len() * panel_floats_per_tap;
+        }
+    }
+    lattices
+}
+
+/// The left operand: `depth` floats from each pixel of an image with `per_pixel` channels.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub(super) floats: Source<'a>,
+    pub(super) per_pixel: usize,
+    pub(super) depth: usize,
+}
+
+impl Rows<'_> {
+    /// The row of a pixel that is on the image.
+    pub(super) fn of(self, pixel: usize) -> RowAddress {
+        // SAFETY: the pixel is inside its image, so its row is inside the operand.
+        RowAddress(unsafe { self.floats.at(pixel * self.per_pixel, self.depth) })
+    }
+}
+
+/// An image of few channels (the stem's three) is copied with its padding, so that one row of the
+/// window is `kernel · C` floats side by side: 7 taps of 21 floats in place of 49 of 3.
+pub(in crate::conv) fn reads_a_padded_copy(conv: &Conv2d) -> bool {
+    conv.in_channels < NARROW && conv.window.kernel > 1 && conv.window.dilation == 1
+}
+
+/// The grids of that copy.
+pub(in crate::conv) fn padded(conv: &Conv2d) -> Vec<Grid> {
+    let both = 2 * conv.window.padding;
+    let widened = |grid: &Grid| Grid::new(grid.batch, grid.height + both, grid.width + both);
+    conv.inputs.iter().map(widened).collect()
+}
+
+/// The lattices of the forward pass and the rows they read: of `x`, or of its copy, which goes to
+/// `copy`.
+pub(super) fn rows_of_input<'a>(
+    conv: &Conv2d,
+    x: &'a [f32],
+    copy: &'a mut Option<Scratch>,
+) -> (Vec<Lattice>, Rows<'a>) {
+    let lattices = forward_lattices(conv);
+    let (window, channels) = (conv.window, conv.in_channels);
+    if !reads_a_padded_copy(conv) {
+        return (lattices, Rows { floats: x.into(), per_pixel: channels, depth: channels });
+    }
+    let wide = padded(conv);
+    let copy = copy.insert(Scratch::take(pixels(&wide) * channels));
+    let mut rest = copy.floats();
+    let mut x = x;
+    for (&grid, &wide) in conv.inputs.iter().zip(&wide) {
+        let (from, to);
+        (from, x) = x.split_at(grid.pixels() * channels);
+        (to, rest) = rest.split_at_mut(wide.pixels() * channels);
+        to.par_chunks_mut((wide.width * channels).max(1)).enumerate().for_each(|(row, to)| {
+            let (image, y) = (row / wide.height, row % wide.height);
+            to.fill(0.0);
+            if (window.padding..window.padding + grid.height).contains(&y) {
+                let row = (image * grid.height + y - window.padding) * grid.width * channels;
+                to[window.padding * channels..][..grid.width * channels]
+                    .copy_from_slice(&from[row..][..grid.width * channels]);
+            }
+        });
+    }
+    let taps: Vec<Tap> =
+        (0..window.kernel).map(|row| Tap { y: row as isize, x: 0, index: row * window.kernel }).collect();
+    let lattices = lattices
+        .into_iter()
+        .zip(with_first_pixel(&wide))
+        .map(|(lattice, (first, wide))| Lattice {
+            source: Plane { first, height: wide.height, width: wide.width, ..lattice.source },
+            taps: taps.clone(),
+            ..lattice
+        })
+        .collect();
+    let rows =
+        Rows { floats: (&*copy.floats()).into(), per_pixel: channels, depth: window.kernel * channels };
+    (lattices, rows)
+}
+
+/// What the positions after these read, which are likely the thread's next, if each reads one pixel. Where
+/// windows overlap, most of what they read is in the cache already.
+pub(super) fn next_rows(lattice: &Lattice, rows: Rows, positions: Range<usize>) -> Vec<RowAddress> {
+    let mut next = Vec::new();
+    if lattice.taps.len() == 1 {
+        let end = lattice.positions.pixels().min(positions.end + positions.len());
+        lattice.visit(positions.end..end, |_, _, _, pixel| next.extend(pixel.map(|at| rows.of(at))));
+    }
+    next
+}

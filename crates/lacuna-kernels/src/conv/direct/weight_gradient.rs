@@ -1,0 +1,260 @@
+//! The weight gradient by the definition: `dw[tap] = Σ_pixels x[pixel + tap]ᵀ · dz[pixel]`.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::lattice::{Lattice, Rows, next_rows, rows_of_input};
+use crate::conv::Conv2d;
+use crate::gemm::{
+    Ahead, ColumnTile, MAX_ROWS, RowAddress, column_tile, columns_per_tile, even_ranges, rows_per_tile,
+};
+use crate::memory::{Scratch, Source, Target, load_up_to, store_up_to};
+use crate::simd::{Isa, simd_fn};
+
+/// Pixels whose gradients are packed at a time.
+const PIXELS_AT_A_TIME: usize = 192;
+
+/// As many, if that is all of them: then the weight gradient is written once and not read back.
+const ALL_PIXELS_AT_A_TIME: usize = 256;
+
+/// A weight gradient of at most this many elements is summed in parts, by pixels; a larger one is
+/// shared out by rows.
+const SPLIT_PIXELS_BELOW: usize = 1 << 16;
+
+/// # Safety
+/// All tensors must have the shapes that `conv` gives them, and no other job may use `dw`; there must be a pixel of output.
+pub(in crate::conv) unsafe fn weight_gradient(
+    isa: Isa,
+    conv: &Conv2d,
+    x: &[f32],
+    dz: &[f32],
+    scale: Option<&[f32]>,
+    dw: Target,
+) {
+    let mut padded = None;
+    let (lattices, rows) = rows_of_input(conv, x, &mut padded);
+    let dz = Source::from(dz);
+    let columns = conv.out_channels;
+    let pixels = crate::conv::pixels(&conv.outputs);
+    let n_rows = lattices[0].taps.len() * rows.depth;
+    let scale = scale.map(Source::from);
+
+    let parts = (pixels / 512).min(16);
+    if parts >= 4 && n_rows * columns <= SPLIT_PIXELS_BELOW {
+        // Parts depend on the shape alone, and are added in order: the sum does not depend on the
+        // number of threads.
+        let len = n_rows * columns;
+        let mut partial = Scratch::take(parts * len);
+        let partial = &mut partial.floats()[..parts * len];
+        let groups = row_groups(isa, lattices[0].taps.len(), rows.depth);
+        partial.par_chunks_exact_mut(len).enumerate().for_each(|(part, sum)| {
+            let range = part * pixels / parts..(part + 1) * pixels / parts;
+            // SAFETY: the part's sum has a row for each of the groups; for x and dz the caller vouches.
+            unsafe {
+                add_outer_products(isa, &lattices, rows, dz, columns, range, &groups, None, sum.into());
+            }
+        });
+        let partial = Source::from(&*partial);
+        (0..n_rows).into_par_iter().with_min_len(16).for_each(|row| {
+            // SAFETY: both `partial` and `dw` have `columns` floats per row; the row is this job's.
+            unsafe { sum_parts(isa, partial, parts, len, row * columns, columns, scale, dw) };
+        });
+    } else {
+        let groups = row_groups(isa, lattices[0].taps.len(), rows.depth);
+        let share = groups.len().div_ceil(rayon::current_num_threads());
+        groups.par_chunks(share).for_each(|groups| {
+            // SAFETY: these rows of dw are this job's alone; for all tensors the caller vouches.
+            unsafe { add_outer_products(isa, &lattices, rows, dz, columns, 0..pixels, groups, scale, dw) };
+        });
+    }
+}
+
+/// Rows of the weight gradient that one tile computes: channels `first..first + rows` of one tap.
+#[derive(Clone, Copy)]
+struct RowGroup {
+    tap: usize,
+    first: usize,
+    rows: usize,
+}
+
+fn row_groups(isa: Isa, taps: usize, depth: usize) -> Vec<RowGroup> {
+    (0..taps)
+        .flat_map(|tap| {
+            even_ranges(depth, rows_per_tile(isa)).map(move |channels| RowGroup {
+                tap,
+                first: channels.start,
+                rows: channels.len(),
+            })
+        })
+        .collect()
+}
+
+/// `out[tap, c] = scale · Σ_{p in pixels} x[p + tap][c] · dz[p]` for the rows of `groups`; `out` is
+/// `[taps · depth, columns]`.
+///
+/// # Safety
+/// `rows` must hold every pixel of the lattices' sources, `dz` `columns` floats for each of `pixels`,
+/// `scale` as many; `out` must have the rows of `groups`, used by no other job.
+#[allow(clippy::too_many_arguments)]
+unsafe fn add_outer_products(
+    isa: Isa,
+    lattices: &[Lattice],
+    rows: Rows,
+    dz: Source,
+    columns: usize,
+    pixels: Range<usize>,
+    groups: &[RowGroup],
+    scale: Option<Source>,
+    out: Target,
+) {
+    let width = columns_per_tile(isa);
+    let panels = columns.div_ceil(width);
+    let most = if pixels.len() <= ALL_PIXELS_AT_A_TIME { ALL_PIXELS_AT_A_TIME } else { PIXELS_AT_A_TIME };
+    let mut gradients = Scratch::take(panels * most * width);
+    let mut channels = Scratch::take(most * MAX_ROWS);
+    let zeros = vec![0.0; rows.depth];
+    let zero = RowAddress(zeros.as_ptr());
+    let n_taps = lattices[0].taps.len();
+    let mut addresses = vec![zero; n_taps * most];
+
+    let blocks = lattices.iter().flat_map(|lattice| {
+        let first = lattice.out.first;
+        let grid = first..first + lattice.positions.pixels();
+        let wanted = pixels.start.max(grid.start)..pixels.end.min(grid.end);
+        even_ranges(wanted.len(), most)
+            .map(move |block| (lattice, wanted.start + block.start..wanted.start + block.end))
+    });
+    let blocks: Vec<_> = blocks.collect();
+    let mut add = |out: Target| {
+        for (i, (lattice, block)) in blocks.iter().enumerate() {
+            let depth = block.len();
+            // SAFETY: `dz` has these pixels, as the caller vouches.
+            unsafe { pack_gradients(isa, dz, block.clone(), columns, gradients.floats()) };
+            let first = lattice.out.first;
+            let positions = block.start - first..block.end - first;
+            addresses.fill(zero);
+            lattice.visit(positions.clone(), |row, _, tap, source_pixel| {
+                if let Some(pixel) = source_pixel {
+                    addresses[tap * most + row] = rows.of(pixel);
+                }
+            });
+            // Each operand is fetched ahead by a share of the tiles that is like its share of the floats.
+            let next = next_rows(lattice, rows, positions);
+            let next_gradients: Vec<_> = (block.end..pixels.end.min(block.end + depth))
+                // SAFETY: `dz` has these pixels, as the caller vouches.
+                .map(|pixel| RowAddress(unsafe { dz.at(pixel * columns, columns) }))
+                .collect();
+            let tiles = groups.len() * panels;
+            let tiles_for_x = (tiles * rows.depth).div_ceil(rows.depth + columns);
+            let tiles_for_dz = (tiles - tiles_for_x).max(1);
+            let mut ahead = Ahead::shared_out(&next, rows.depth, tiles_for_x, depth)
+                .chain(Ahead::shared_out(&next_gradients, columns, tiles_for_dz, depth));
+            for group in groups {
+                let from = &addresses[group.tap * most..][..depth];
+                // SAFETY: each address has `rows.depth` readable floats, which the group is within.
+                unsafe { pack_channels(isa, from, group.first, group.rows, channels.floats()) };
+                for panel in 0..panels {
+                    let tile = ColumnTile {
+                        a: (&*channels.floats()).into(),
+                        a_at: 0,
+                        a_stride: group.rows,
+                        b: (&*gradients.floats()).into(),
+                        b_at: panel * depth * width,
+                        b_stride: width,
+                        depth,
+                        ahead: ahead.next().unwrap_or(Ahead::NOTHING),
+                        out,
+                        out_at: (group.tap * rows.depth + group.first) * columns + panel * width,
+                        out_stride: columns,
+                        columns: width.min(columns - panel * width),
+                        accumulate: i > 0,
+                        scale: scale.filter(|_| i + 1 == blocks.len()).map(|scale| (scale, panel * width)),
+                    };
+                    // SAFETY: both operands were packed above; the group's rows are this job's alone, and
+                    // in `out`, as the caller vouches.
+                    unsafe { column_tile(isa, group.rows, &tile) };
+                }
+            }
+        }
+    };
+    if blocks.len() == 1 { out.streamed(isa, add) } else { add(out) }
+}
+
+simd_fn! {
+    /// `to[i] = scale[i − first] · Σ_part partial[part][i]` for the `count` values from `first` on.
+    ///
+    /// # Safety
+    /// They must be within `to` and within each of the parts of `len` floats, `scale` must have `count`
+    /// floats, and no other job may use these of `to`.
+    unsafe fn sum_parts<S>(
+        s,
+        partial: Source,
+        parts: usize,
+        len: usize,
+        first: usize,
+        count: usize,
+        scale: Option<Source>,
+        to: Target,
+    ) {
+        for at in (0..count).step_by(S::LANES) {
+            let lanes = S::LANES.min(count - at);
+            // SAFETY: as the caller vouches.
+            unsafe {
+                let mut sum = s.zero();
+                for part in 0..parts {
+                    sum = s.add(sum, partial.load(s, part * len + first + at, lanes));
+                }
+                if let Some(scale) = scale {
+                    sum = s.mul(sum, scale.load(s, at, lanes));
+                }
+                to.store(s, first + at, sum, lanes);
+            }
+        }
+    }
+}
+
+simd_fn! {
+    /// `to[panel][p] = dz[p][panel]`, the last panel filled up with zeros.
+    ///
+    /// # Safety
+    /// `dz` must have `columns` floats for each of `pixels`.
+    unsafe fn pack_gradients<S>(s, dz: Source, pixels: Range<usize>, columns: usize, to: &mut [f32]) {
+        let width = 2 * S::LANES;
+        for (panel, to) in to.chunks_exact_mut(pixels.len() * width).enumerate().take(columns.div_ceil(width)) {
+            let first = panel * width;
+            for (pixel, to) in pixels.clone().zip(to.chunks_exact_mut(width)) {
+                for (half, to) in to.chunks_exact_mut(S::LANES).enumerate() {
+                    let channel = first + half * S::LANES;
+                    let count = columns.saturating_sub(channel).min(S::LANES);
+                    // SAFETY: `count` channels from `channel` on are inside the pixel; `to` is a
+                    // whole vector.
+                    unsafe {
+                        let v = dz.load(s, pixel * columns + channel.min(columns), count);
+                        s.store(to.as_mut_ptr(), v);
+                    }
+                }
+            }
+        }
+    }
+}
+
+simd_fn! {
+    /// `to[p][c] = from[p][first + c]` for `c < count`.
+    ///
+    /// # Safety
+    /// `first + count` floats must be readable at each address.
+    unsafe fn pack_channels<S>(s, from: &[RowAddress], first: usize, count: usize, to: &mut [f32]) {
+        assert!(to.len() >= from.len() * count);
+        for (address, to) in from.iter().zip(to.chunks_exact_mut(count)) {
+            for at in (0..count).step_by(S::LANES) {
+                let count = S::LANES.min(count - at);
+                // SAFETY: the caller vouches for the address; `to` has `count` floats from `at` on.
+                unsafe {
+                    let v = load_up_to(s, address.0.add(first + at), count);
+                    store_up_to(s, to.as_mut_ptr().add(at), v, count);
+                }
+            }
+        }
+    }
+}
