@@ -105,6 +105,9 @@ const PROPOSAL_CODER: BoxCoder = BoxCoder { weights: (10.0, 5.0) };
 const ANCHOR_MATCHER: Matcher = Matcher { object_min: 0.7, background_max: 0.3, low_quality: true };
 const PROPOSAL_MATCHER: Matcher = Matcher { object_min: 0.5, background_max: 0.5, low_quality: false };
 const PROPOSAL_NMS_IOU_MAX: f64 = 0.7;
+/// The proposals that are pooled at once where nothing is kept for a backward pass: their maps are
+/// 50 kB each.
+const AT_ONCE: usize = 1024;
 /// Where the regression losses turn from a parabola to a line.
 const BETA: f32 = 1.0 / 9.0;
 
@@ -262,11 +265,27 @@ impl FasterRcnn {
         let proposed =
             self.propose(images, &anchors, &objectness, deltas.as_chunks().0, self.config.proposals);
         let proposals: Vec<Proposal> = flat(&proposed).collect();
-        let RoiOutput { logits, deltas, order } = self.classify(&features, &proposals);
-        let (logits, deltas) = (ops::values(logits), ops::values(deltas));
-
-        let outputs = self.config.n_classes + 1;
         let mut found = vec![Vec::new(); images.sizes.len()];
+        for proposals in proposals.chunks(AT_ONCE) {
+            self.detect_in(images, &features, proposals, &mut found);
+        }
+        let suppress = |(image, found): (usize, &Vec<Detection>)| {
+            self.config.post_process.suppress(found, (images, image))
+        };
+        found.par_iter().enumerate().map(suppress).collect()
+    }
+
+    /// Adds what is in the proposals to what was `found` in each image, not suppressed yet.
+    fn detect_in(
+        &self,
+        images: &Images,
+        features: &Levels,
+        proposals: &[Proposal],
+        found: &mut [Vec<Detection>],
+    ) {
+        let RoiOutput { logits, deltas, order } = self.classify(features, proposals);
+        let (logits, deltas) = (ops::values(logits), ops::values(deltas));
+        let outputs = self.config.n_classes + 1;
         // In the order of the proposals, so that of equal scores the better proposal's comes first.
         let mut rows: Vec<usize> = (0..order.len()).collect();
         rows.sort_unstable_by_key(|&row| order[row]);
@@ -284,10 +303,6 @@ impl FasterRcnn {
                 }
             }
         }
-        let suppress = |(image, found): (usize, &Vec<Detection>)| {
-            self.config.post_process.suppress(found, (images, image))
-        };
-        found.par_iter().enumerate().map(suppress).collect()
     }
 
     pub fn loss(

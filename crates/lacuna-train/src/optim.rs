@@ -5,24 +5,47 @@ use std::collections::HashMap;
 use burn::Tensor;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::Gradients;
-use lacuna_models::ops::{Sgd, Update, ema_step, sgd_step};
+use lacuna_models::ops::{self, Sgd, Update, ema_step, sgd_step};
 
 /// SGD with momentum over all trained parameters of a module, in their memory.
 #[derive(Debug, Default)]
 pub struct Optimizer {
+    /// The largest norm of all gradients together: longer ones are shortened to it.
+    gradient_norm_max: Option<f32>,
     velocities: HashMap<ParamId, Tensor<1>>,
 }
 
 impl Optimizer {
+    pub fn new(gradient_norm_max: Option<f32>) -> Self {
+        Self { gradient_norm_max, velocities: HashMap::new() }
+    }
+
     /// Parameters that the loss does not depend on stay as they are.
     pub fn step<M: Module>(&mut self, module: M, gradients: Gradients, sgd: Sgd) -> M {
         let velocities = &mut self.velocities;
         let mut take = TakeTrained { gradients, velocities, ids: Vec::new(), updates: Vec::new() };
         let module = module.map(&mut take);
-        let TakeTrained { ids, updates, .. } = take;
+        let TakeTrained { ids, mut updates, .. } = take;
+        if let Some(norm_max) = self.gradient_norm_max {
+            shorten(&mut updates, norm_max);
+        }
         let (parameters, velocities): (Vec<_>, Vec<_>) = sgd_step(updates, sgd).into_iter().unzip();
         self.velocities.extend(ids.iter().copied().zip(velocities));
         module.map(&mut Put(ids.into_iter().zip(parameters).collect()))
+    }
+}
+
+/// Scales all gradients by the same factor, so that together they are no longer than `norm_max`.
+fn shorten(updates: &mut [Update], norm_max: f32) {
+    let square = |update: &Update| {
+        let of_gradient = update.gradient.clone() * update.gradient.clone();
+        f64::from(ops::values(of_gradient.sum())[0])
+    };
+    let norm = updates.iter().map(square).sum::<f64>().sqrt() as f32;
+    if norm > norm_max {
+        for update in updates {
+            update.gradient = update.gradient.clone() * (norm_max / norm);
+        }
     }
 }
 
@@ -115,5 +138,61 @@ impl ModuleMapper for Put {
             let value = value.reshape(hollow.dims());
             if hollow.is_autodiff() { Tensor::from_inner(value).require_grad() } else { value }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+
+    fn parameter(values: [f32; 2], device: &Device) -> Param<Tensor<1>> {
+        Param::from_data(values, device)
+    }
+
+    #[test]
+    fn gradients_are_shortened_together() {
+        let device = Device::flex().autodiff();
+        let sgd = Sgd { learning_rate: 1.0, momentum: 0.0, weight_decay: 0.0 };
+        for (norm_max, factor) in [(None, 1.0), (Some(20.0), 1.0), (Some(5.0), 0.5)] {
+            let module = (parameter([0.0; 2], &device), parameter([0.0; 2], &device));
+            // Gradients of (6, 0) and (0, 8): a norm of 10.
+            let loss = module.0.val().slice([0..1]) * 6.0 + module.1.val().slice([1..2]) * 8.0;
+            let module = Optimizer::new(norm_max).step(module, loss.backward(), sgd);
+            assert_eq!(ops::values(module.0.val()), [-6.0 * factor, 0.0]);
+            assert_eq!(ops::values(module.1.val()), [0.0, -8.0 * factor]);
+        }
+    }
+
+    #[test]
+    fn momentum_is_kept_and_what_has_no_gradient_stays() {
+        let device = Device::flex().autodiff();
+        let sgd = Sgd { learning_rate: 0.5, momentum: 0.5, weight_decay: 0.0 };
+        let mut module = (parameter([1.0; 2], &device), parameter([7.0; 2], &device).set_require_grad(false));
+        let mut optimizer = Optimizer::default();
+        for _ in 0..2 {
+            let gradients = module.0.val().sum().backward();
+            module = optimizer.step(module, gradients, sgd);
+        }
+        // Velocities 1 and 1.5.
+        assert_eq!(ops::values(module.0.val()), [-0.25; 2]);
+        assert_eq!(ops::values(module.1.val()), [7.0; 2]);
+        assert!(module.0.val().is_require_grad() && !module.1.val().is_require_grad());
+    }
+
+    #[test]
+    fn the_teacher_follows_what_is_trained_and_takes_over_the_rest() {
+        let device = Device::flex().autodiff();
+        let student = (parameter([4.0; 2], &device), parameter([3.0; 2], &device).set_require_grad(false));
+        let teacher = student.valid();
+        let student = (
+            student.0.map(|value| (value * 0.0).detach().require_grad()),
+            student.1.map(|value| value + 1.0),
+        );
+        let teacher = update_teacher(teacher, &student, 0.75);
+        assert_eq!(ops::values(teacher.0.val()), [3.0; 2]);
+        assert_eq!(ops::values(teacher.1.val()), [4.0; 2]);
+        assert!(!teacher.0.val().is_autodiff());
     }
 }

@@ -17,7 +17,7 @@ use lacuna_models::{DetectorConfig, Images, LossOptions, Target};
 use lacuna_random::{Purpose, Rng};
 use lacuna_train::Optimizer;
 
-const SIDE: u32 = 128;
+const SIDE: u32 = 96;
 const IMAGES: usize = 16;
 const BATCH: usize = 4;
 
@@ -31,7 +31,7 @@ fn made() -> Vec<Made> {
         seed: 3,
         width: SIDE..=SIDE,
         height: SIDE..=SIDE,
-        objects: 2..=4,
+        objects: 1..=3,
         side_min: 24.0,
         side_max: 0.5,
         clutter: 0.3,
@@ -108,7 +108,7 @@ fn learns(config: &DetectorConfig, steps: usize, learning_rate: f32) {
     let made = made();
     let device = Device::flex().autodiff();
     let mut student = config.init(&device, &mut Rng::new(Purpose::Weights, 0, 0, 0));
-    let mut optimizer = Optimizer::default();
+    let mut optimizer = Optimizer::new(Some(5.0));
     for step in 0..steps {
         let mut rng = Rng::new(Purpose::Sampling, 0, 0, step as u64);
         let batch: Vec<&Made> = rng.choose(IMAGES, BATCH).into_iter().map(|image| &made[image]).collect();
@@ -131,13 +131,13 @@ fn retinanet() {
     let config = RetinaNetConfig::new(CLASSES.len(), backbone());
     let anchors = small(config.anchors.clone());
     let config = RetinaNetConfig { width: 64, head_depth: 2, anchors, ..config };
-    learns(&DetectorConfig::RetinaNet(config), 300, 0.02);
+    learns(&DetectorConfig::RetinaNet(config), 220, 0.04);
 }
 
 #[test]
 fn fcos() {
     let config = FcosConfig { width: 64, head_depth: 2, ..FcosConfig::new(CLASSES.len(), backbone()) };
-    learns(&DetectorConfig::Fcos(config), 300, 0.02);
+    learns(&DetectorConfig::Fcos(config), 130, 0.02);
 }
 
 #[test]
@@ -155,5 +155,5 @@ fn faster_rcnn() {
         proposal_samples: Samples { count: 64, positive_share: 0.25 },
         ..config
     };
-    learns(&DetectorConfig::FasterRcnn(config), 300, 0.02);
+    learns(&DetectorConfig::FasterRcnn(config), 160, 0.02);
 }
