@@ -130,8 +130,8 @@ fn learns(config: &DetectorConfig, steps: usize, learning_rate: f32) {
 fn retinanet() {
     let config = RetinaNetConfig::new(CLASSES.len(), backbone());
     let anchors = small(config.anchors.clone());
-    let config = RetinaNetConfig { width: 64, head_depth: 2, anchors, ..config };
-    learns(&DetectorConfig::RetinaNet(config), 220, 0.04);
+    let config = RetinaNetConfig { width: 128, head_depth: 1, anchors, ..config };
+    learns(&DetectorConfig::RetinaNet(config), 200, 0.02);
 }
 
 #[test]
