@@ -8,7 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use lacuna_boxes::Box2;
-use lacuna_data::augment::{Photometric, Resize, ResizeRange, Resizer, ViewPlan};
+use lacuna_data::augment::{Photometric, Resize, ResizeRange, Resizer, ViewPlan, bilinear};
 use lacuna_data::decode::RgbImage;
 use lacuna_random::{Purpose, Rng};
 use proptest::prelude::*;
@@ -268,5 +268,22 @@ proptest! {
         let mut used = Resizer::default();
         used.resize(&RgbImage::new(5, 4, vec![200; 60]), (50, 3));
         prop_assert_eq!(plan.render(&image, &mut used), plan.render(&image, &mut Resizer::default()));
+    }
+}
+
+/// This test is based on `fixtures/bilinear/make.py`.
+#[test]
+fn bilinear_is_pytorchs() {
+    let cases: serde_json::Value = serde_json::from_slice(&fixture("bilinear/cases.json")).unwrap();
+    for case in cases.as_array().unwrap() {
+        let [width, height]: [u32; 2] = serde_json::from_value(case["size"].clone()).unwrap();
+        let [new_width, new_height]: [u32; 2] = serde_json::from_value(case["new_size"].clone()).unwrap();
+        let image = RgbImage::new(width, height, serde_json::from_value(case["pixels"].clone()).unwrap());
+        let expected: Vec<f32> = serde_json::from_value(case["expected"].clone()).unwrap();
+        let actual = bilinear(&image, (new_width, new_height));
+        assert_eq!(actual.len(), expected.len());
+        for (a, b) in actual.iter().zip(&expected) {
+            assert!((a - b).abs() < 1e-3, "{width}x{height} to {new_width}x{new_height}: {a}, not {b}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use lacuna_boxes::Box2;
 use serde::{Deserialize, Serialize};
 
+use crate::detector::{ConfigError, require};
 use crate::ops::Grid;
 
 /// The anchors of one level: every size at every ratio (height / width), at every location.
@@ -32,6 +33,23 @@ impl AnchorConfig {
             sizes: [32.0, 64.0, 128.0, 256.0, 512.0].map(|size| vec![size]).into(),
             ratios: vec![0.5, 1.0, 2.0],
         }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let positive = |values: &[f32]| values.iter().all(|value| *value > 0.0 && value.is_finite());
+        require(self.sizes.len() == 5, "anchors.sizes", "a list for each of the five levels")?;
+        let count = self.sizes[0].len();
+        require(
+            count > 0 && self.sizes.iter().all(|sizes| sizes.len() == count),
+            "anchors.sizes",
+            "as many at every level",
+        )?;
+        require(self.sizes.iter().all(|sizes| positive(sizes)), "anchors.sizes", "positive")?;
+        require(
+            !self.ratios.is_empty() && positive(&self.ratios),
+            "anchors.ratios",
+            "positive, and one at least",
+        )
     }
 
     pub fn per_location(&self) -> usize {

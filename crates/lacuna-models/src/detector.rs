@@ -24,6 +24,12 @@ pub struct Images {
 }
 
 impl Images {
+    fn check(&self) {
+        let [batch, ..] = self.pixels.dims();
+        let (sizes, maps) = (self.sizes.len(), self.to_view.len());
+        assert!(sizes == batch && maps == batch, "{batch} images with {sizes} sizes and {maps} maps");
+    }
+
     /// Height and width with the padding.
     pub(crate) fn padded(&self) -> (usize, usize) {
         let [_, height, width, _] = self.pixels.dims();
@@ -37,13 +43,18 @@ impl Images {
     }
 
     /// The targets of each image as they are in its view.
-    pub(crate) fn targets_in_views(&self, targets: &[Vec<Target>]) -> Vec<Objects> {
+    pub(crate) fn targets_in_views(&self, targets: &[Vec<Target>], n_classes: usize) -> Vec<Objects> {
         assert_eq!(targets.len(), self.sizes.len(), "targets for {} views", self.sizes.len());
+        for (image, targets) in targets.iter().enumerate() {
+            for Target { class, .. } in targets {
+                assert!(*class < n_classes, "a target of image {image} is of class {class}, of {n_classes}");
+            }
+        }
         let in_view = |(image, targets): (usize, &Vec<Target>)| {
             targets
                 .iter()
                 .map(|target| (self.to_view[image].apply(target.bounds), target.class))
-                .filter(|(bounds, _)| !bounds.is_degenerate())
+                .filter(|(bounds, _)| !bounds.is_degenerate() && bounds.area().is_finite())
                 .unzip()
         };
         targets.iter().enumerate().map(in_view).map(|(boxes, classes)| Objects { boxes, classes }).collect()
@@ -114,7 +125,12 @@ pub struct NegativeWeight<'a> {
     pub proposals: bool,
 }
 
-impl NegativeWeight<'_> {
+impl<'a> NegativeWeight<'a> {
+    /// By the IoU of predictions; Faster R-CNN is left alone. `weight` may be given an IoU of 1.
+    pub fn new(weight: &'a (dyn Fn(f32) -> f32 + Sync)) -> Self {
+        Self { weight, iou_of: IouOf::default(), rpn: false, proposals: false }
+    }
+
     /// The weight of a sample and the box predicted from it.
     pub(crate) fn of(&self, sample: Box2, prediction: impl FnOnce() -> Box2, objects: &Objects) -> f32 {
         let compared = match self.iou_of {
@@ -161,7 +177,35 @@ pub enum DetectorConfig {
     FasterRcnn(FasterRcnnConfig),
 }
 
+/// A value that no detector can have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{field}` must be {rule}")]
+pub struct ConfigError {
+    pub field: &'static str,
+    pub rule: &'static str,
+}
+
+/// The most channels that a part of a detector may have.
+pub(crate) const WIDTH_MAX: usize = 8192;
+
+/// What a value of a configuration must be.
+pub(crate) fn require(holds: bool, field: &'static str, rule: &'static str) -> Result<(), ConfigError> {
+    if holds { Ok(()) } else { Err(ConfigError { field, rule }) }
+}
+
 impl DetectorConfig {
+    /// Can there be such a detector? Checked before [`Self::init`], which would panic.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        // Far above all that was ever trained; sizes beyond are slips, and would not fit any memory.
+        require((1..=100_000).contains(&self.n_classes()), "n_classes", "from 1 to 100,000")?;
+        self.backbone().check()?;
+        match self {
+            Self::RetinaNet(config) => config.check(),
+            Self::Fcos(config) => config.check(),
+            Self::FasterRcnn(config) => config.check(),
+        }
+    }
+
     /// A detector with weights drawn from `rng`.
     pub fn init(&self, device: &burn::tensor::Device, rng: &mut Rng) -> Detector {
         self.with(&mut Init { device, rng: Some(rng) })
@@ -173,6 +217,7 @@ impl DetectorConfig {
     }
 
     fn with(&self, init: &mut Init) -> Detector {
+        self.check().unwrap_or_else(|error| panic!("{error}"));
         match self {
             Self::RetinaNet(config) => Detector::RetinaNet(config.init(init)),
             Self::Fcos(config) => Detector::Fcos(config.init(init)),
@@ -186,6 +231,11 @@ impl DetectorConfig {
             Self::Fcos(config) => config.n_classes,
             Self::FasterRcnn(config) => config.n_classes,
         }
+    }
+
+    /// The number that torchvision gives the first class: Faster R-CNN's 0 is background.
+    pub fn first_label(&self) -> u64 {
+        u64::from(matches!(self, Self::FasterRcnn(_)))
     }
 
     pub fn backbone(&self) -> &ResNetConfig {
@@ -208,6 +258,11 @@ impl Detector {
     /// The detections of each image, best first, in its coordinates. Run it on the plain device
     /// (`detector.valid()`): on a tracked one the pass stays in the graph.
     pub fn detect(&self, images: &Images) -> Vec<Vec<Detection>> {
+        images.check();
+        assert!(
+            !images.pixels.is_autodiff(),
+            "detect runs on a plain device: a tracked one would keep the graph"
+        );
         match self {
             Self::RetinaNet(detector) => detector.detect(images),
             Self::Fcos(detector) => detector.detect(images),
@@ -215,19 +270,21 @@ impl Detector {
         }
     }
 
-    /// The loss of each image's targets, which are in its coordinates. `rng` is for detectors that look
-    /// at a sample of their boxes only.
+    /// The loss of each image's targets, which are in its coordinates. `rngs`, one for each image, are for
+    /// detectors that look at a sample of their boxes only.
     pub fn loss(
         &self,
         images: &Images,
         targets: &[Vec<Target>],
         options: &LossOptions,
-        rng: &mut Rng,
+        rngs: &mut [Rng],
     ) -> Losses {
+        images.check();
+        assert_eq!(rngs.len(), images.sizes.len(), "a generator for each image");
         match self {
             Self::RetinaNet(detector) => detector.loss(images, targets, options),
             Self::Fcos(detector) => detector.loss(images, targets, options),
-            Self::FasterRcnn(detector) => detector.loss(images, targets, options, rng),
+            Self::FasterRcnn(detector) => detector.loss(images, targets, options, rngs),
         }
     }
 }

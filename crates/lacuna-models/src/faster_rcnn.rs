@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::anchors::{AnchorConfig, Anchors};
 use crate::backbone::Backbone;
 use crate::coder::BoxCoder;
-use crate::detector::{Images, LossOptions, Losses, Objects, Target, Term};
+use crate::detector::{ConfigError, Images, LossOptions, Losses, Objects, Target, Term, WIDTH_MAX, require};
 use crate::fpn::{Levels, Pyramid};
 use crate::layers::{Conv, Draw, Init, Linear, Mode};
 use crate::losses::{LossSum, binary_cross_entropy, sigmoid, smooth_l1};
@@ -71,6 +71,24 @@ impl FasterRcnnConfig {
             proposal_samples: Samples { count: 512, positive_share: 0.25 },
             post_process: PostProcess { score_min: 0.05, nms_iou_max: 0.5, detections_max: 100 },
         }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        require((1..=WIDTH_MAX).contains(&self.width), "width", "from 1 to 8192")?;
+        require((1..=WIDTH_MAX).contains(&self.head_width), "head_width", "from 1 to 8192")?;
+        for (field, Proposals { per_level, per_image }) in
+            [("proposals", self.proposals), ("training_proposals", self.training_proposals)]
+        {
+            require(per_level > 0 && per_image > 0, field, "1 at least, per level and per image")?;
+        }
+        for (field, Samples { count, positive_share }) in
+            [("anchor_samples", self.anchor_samples), ("proposal_samples", self.proposal_samples)]
+        {
+            let share = (0.0..=1.0).contains(&positive_share);
+            require(count > 0 && share, field, "of a count of 1 at least, with a share from 0 to 1")?;
+        }
+        self.anchors.check()?;
+        self.post_process.check()
     }
 
     pub(crate) fn init(&self, init: &mut Init) -> FasterRcnn {
@@ -310,17 +328,17 @@ impl FasterRcnn {
         images: &Images,
         targets: &[Vec<Target>],
         options: &LossOptions,
-        rng: &mut Rng,
+        rngs: &mut [Rng],
     ) -> Losses {
         let features = self.features(images, Mode::Training);
-        let objects = images.targets_in_views(targets);
+        let objects = images.targets_in_views(targets, self.config.n_classes);
         let rpn = self.rpn(images, &features);
         let (objectness, deltas) = (ops::values(rpn.objectness.clone()), ops::values(rpn.deltas.clone()));
         let deltas = deltas.as_chunks().0;
         let proposed =
             self.propose(images, &rpn.anchors, &objectness, deltas, self.config.training_proposals);
-        let [objectness, regression] = self.rpn_loss(&rpn, &objectness, deltas, &objects, options, rng);
-        let [classification, box_regression] = self.roi_loss(&features, proposed, &objects, options, rng);
+        let [objectness, regression] = self.rpn_loss(&rpn, &objectness, deltas, &objects, options, rngs);
+        let [classification, box_regression] = self.roi_loss(&features, proposed, &objects, options, rngs);
         Losses(vec![
             (Term::Objectness, objectness.into_tensor(rpn.objectness)),
             (Term::ProposalRegression, regression.into_tensor(rpn.deltas)),
@@ -337,13 +355,16 @@ impl FasterRcnn {
         deltas: &[[f32; 4]],
         objects: &[Objects],
         options: &LossOptions,
-        rng: &mut Rng,
+        rngs: &mut [Rng],
     ) -> [LossSum; 2] {
         let anchors = rpn.anchors.boxes();
         let matches: Vec<_> =
             objects.par_iter().map(|objects| ANCHOR_MATCHER.matches(anchors, &objects.boxes)).collect();
-        let samples: Vec<_> =
-            matches.iter().map(|matches| self.config.anchor_samples.draw(matches, rng)).collect();
+        let samples: Vec<_> = matches
+            .iter()
+            .zip(rngs)
+            .map(|(matches, rng)| self.config.anchor_samples.draw(matches, rng))
+            .collect();
         let factors = options.normalization.factors(&samples.iter().map(Vec::len).collect::<Vec<_>>());
         let negative_weight = options.negative_weight.filter(|negative| negative.rpn);
 
@@ -375,13 +396,13 @@ impl FasterRcnn {
         mut proposed: Vec<Vec<Box2>>,
         objects: &[Objects],
         options: &LossOptions,
-        rng: &mut Rng,
+        rngs: &mut [Rng],
     ) -> [(Term, Tensor<1>); 2] {
         let (mut proposals, mut matched, mut counts) = (Vec::new(), Vec::new(), Vec::new());
         for (image, (proposed, objects)) in proposed.iter_mut().zip(objects).enumerate() {
             proposed.extend(&objects.boxes);
             let matches = PROPOSAL_MATCHER.matches(proposed, &objects.boxes);
-            let samples = self.config.proposal_samples.draw(&matches, rng);
+            let samples = self.config.proposal_samples.draw(&matches, &mut rngs[image]);
             counts.push(samples.len());
             proposals.extend(samples.iter().map(|&sample| Proposal { image, bounds: proposed[sample] }));
             matched.extend(samples.iter().map(|&sample| matches[sample]));

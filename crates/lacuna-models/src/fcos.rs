@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::anchors::Anchors;
 use crate::backbone::Backbone;
 use crate::coder::distances;
-use crate::detector::{Images, LossOptions, Losses, Target, Term};
+use crate::detector::{ConfigError, Images, LossOptions, Losses, Target, Term, WIDTH_MAX, require};
 use crate::fpn::{ExtraLevels, Pyramid};
-use crate::layers::{Conv, Draw, EPSILON, GroupNorm, Init, Mode};
+use crate::layers::{Conv, Draw, EPSILON, GROUPS, GroupNorm, Init, Mode};
 use crate::losses::{LossSum, binary_cross_entropy, giou, sigmoid};
 use crate::ops::{self, Grid, Window};
 use crate::postprocess::{PostProcess, logit_floor};
@@ -48,6 +48,15 @@ impl FcosConfig {
             candidates_per_level: 1000,
             post_process: PostProcess { score_min: 0.2, nms_iou_max: 0.6, detections_max: 100 },
         }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let divisible = (1..=WIDTH_MAX).contains(&self.width) && self.width.is_multiple_of(GROUPS);
+        require(divisible, "width", "a multiple of 32, the groups of its norms, up to 8192")?;
+        require(self.head_depth <= 64, "head_depth", "at most 64")?;
+        require(self.center_radius > 0.0 && self.center_radius.is_finite(), "center_radius", "positive")?;
+        require(self.candidates_per_level > 0, "candidates_per_level", "1 at least")?;
+        self.post_process.check()
     }
 
     pub(crate) fn init(&self, init: &mut Init) -> Fcos {
@@ -148,7 +157,7 @@ impl Fcos {
 
     pub fn loss(&self, images: &Images, targets: &[Vec<Target>], options: &LossOptions) -> Losses {
         let FcosOutput { logits, distances, centerness, locations } = self.forward(images, Mode::Training);
-        let objects = images.targets_in_views(targets);
+        let objects = images.targets_in_views(targets, self.config.n_classes);
         let matches: Vec<_> = objects
             .par_iter()
             .map(|objects| objects_at(&locations, &objects.boxes, self.config.center_radius))
@@ -206,6 +215,8 @@ pub fn centerness_of([left, top, right, bottom]: [f32; 4]) -> f32 {
 /// The object that each location of an image is to find: it is inside the object, near its centre, and
 /// the farthest side is 4 to 8 strides away (nearer at the finest level, farther at the coarsest); of
 /// several objects the smallest.
+///
+/// Differs from the reference: there an object of 10⁸ square pixels or more is never found.
 pub fn objects_at(locations: &Anchors, objects: &[Box2], center_radius: f32) -> Vec<Option<usize>> {
     let last = locations.levels().count() - 1;
     let mut matches = Vec::with_capacity(locations.boxes().len());

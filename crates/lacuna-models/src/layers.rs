@@ -12,7 +12,7 @@ use crate::ops::{self, BatchStatistics, Epilogue, Grid, Window};
 /// Where a new module's numbers come from.
 pub struct Init<'a> {
     pub device: &'a Device,
-    /// `None` leaves every weight 0, for a module that a checkpoint is about to fill.
+    /// `None` draws nothing: weights are 0, for a module that a checkpoint is about to fill.
     pub rng: Option<&'a mut Rng>,
 }
 
@@ -134,7 +134,7 @@ impl Linear {
         let [inputs, outputs] = self.weight.dims();
         let weight = self.weight.val().reshape([1, 1, inputs, outputs]);
         let epilogue = Epilogue { shift: Some(self.bias.val()), relu, ..Epilogue::default() };
-        ops::conv2d_pyramid(x, &[Grid::new(1, 1, rows)], weight, Window::new(1, 1, 0), epilogue)
+        ops::conv2d_pyramid(x, &[Grid::new(rows, 1, 1)], weight, Window::new(1, 1, 0), epilogue)
     }
 }
 
@@ -292,6 +292,8 @@ impl BatchNorm {
             let old = running.value_sync();
             let of_batch = if old.is_autodiff() { Tensor::from_inner(of_batch) } else { of_batch };
             running.update(old * (1.0 - MOMENTUM) + of_batch * MOMENTUM);
+            // Visitors and mappers see only what is settled.
+            running.value_sync();
         }
         y
     }

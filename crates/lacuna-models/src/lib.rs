@@ -21,5 +21,6 @@ pub mod retinanet;
 pub mod weights;
 
 pub use detector::{
-    Detector, DetectorConfig, Images, IouOf, LossOptions, Losses, NegativeWeight, Normalization, Target, Term,
+    ConfigError, Detector, DetectorConfig, Images, IouOf, LossOptions, Losses, NegativeWeight, Normalization,
+    Target, Term,
 };

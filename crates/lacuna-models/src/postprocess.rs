@@ -4,7 +4,7 @@ use lacuna_boxes::{Box2, Detection, Score, nms};
 use serde::{Deserialize, Serialize};
 
 use crate::anchors::Anchors;
-use crate::detector::Images;
+use crate::detector::{ConfigError, Images, require};
 
 /// torchvision's post-processing.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,6 +27,12 @@ struct Candidate {
 }
 
 impl PostProcess {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        require((0.0..1.0).contains(&self.score_min), "post_process.score_min", "from 0 to below 1")?;
+        require((0.0..=1.0).contains(&self.nms_iou_max), "post_process.nms_iou_max", "from 0 to 1")?;
+        require(self.detections_max > 0, "post_process.detections_max", "1 at least")
+    }
+
     /// The detections of an image by a one-stage detector: `logits [rows, n_classes]`.
     ///
     /// `score(row, logit)` must be at most `score_min` for logits up to `logit_min`, which spares most

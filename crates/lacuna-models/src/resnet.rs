@@ -4,6 +4,7 @@ use burn::Tensor;
 use burn::module::Module;
 use serde::{Deserialize, Serialize};
 
+use crate::detector::{ConfigError, require};
 use crate::layers::{Conv, EPSILON, Init, Mode, Norm, NormKind};
 use crate::ops::{self, Window};
 
@@ -84,6 +85,12 @@ impl ResNetConfig {
             norm_epsilon: EPSILON,
             frozen_stages: default_frozen_stages(),
         }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        require(self.frozen_stages <= 5, "backbone.frozen_stages", "from 0 to 5")?;
+        let epsilon = self.norm_epsilon;
+        require(epsilon >= 0.0 && epsilon.is_finite(), "backbone.norm_epsilon", "0 or more")
     }
 
     pub fn init(&self, init: &mut Init) -> ResNet {

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::anchors::{AnchorConfig, Anchors};
 use crate::backbone::Backbone;
 use crate::coder::BoxCoder;
-use crate::detector::{Images, LossOptions, Losses, Normalization, Target, Term};
+use crate::detector::{
+    ConfigError, Images, LossOptions, Losses, Normalization, Target, Term, WIDTH_MAX, require,
+};
 use crate::fpn::{ExtraLevels, Pyramid};
 use crate::layers::{Conv, Draw, Init, Mode};
 use crate::losses::{LossSum, sigmoid, smooth_l1};
@@ -50,6 +52,18 @@ impl RetinaNetConfig {
             candidates_per_level: 1000,
             post_process: PostProcess { score_min: 0.05, nms_iou_max: 0.5, detections_max: 300 },
         }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        require((1..=WIDTH_MAX).contains(&self.width), "width", "from 1 to 8192")?;
+        require(
+            self.smooth_l1_beta >= 0.0 && self.smooth_l1_beta.is_finite(),
+            "smooth_l1_beta",
+            "0 or more",
+        )?;
+        require(self.candidates_per_level > 0, "candidates_per_level", "1 at least")?;
+        self.anchors.check()?;
+        self.post_process.check()
     }
 
     pub(crate) fn init(&self, init: &mut Init) -> RetinaNet {
@@ -149,7 +163,7 @@ impl RetinaNet {
 
     pub fn loss(&self, images: &Images, targets: &[Vec<Target>], options: &LossOptions) -> Losses {
         let RetinaNetOutput { logits, deltas, anchors } = self.forward(images, Mode::Training);
-        let objects = images.targets_in_views(targets);
+        let objects = images.targets_in_views(targets, self.config.n_classes);
         let matches: Vec<Vec<Match>> =
             objects.par_iter().map(|objects| MATCHER.matches(anchors.boxes(), &objects.boxes)).collect();
         let positives: Vec<usize> = matches

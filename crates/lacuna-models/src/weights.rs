@@ -5,6 +5,7 @@
 //! are `[K, C, k, k]`, ours `[k, k, C, K]`, and so on ([`Layout`]).
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use burn::Tensor;
@@ -14,7 +15,7 @@ use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors, View};
 
 use crate::anchors::AnchorConfig;
-use crate::detector::{Detector, DetectorConfig};
+use crate::detector::{ConfigError, Detector, DetectorConfig};
 use crate::faster_rcnn::{FasterRcnnConfig, ROI_SIZE};
 use crate::fcos::FcosConfig;
 use crate::fpn::ExtraLevels;
@@ -34,8 +35,14 @@ pub enum WeightsError {
     NotFinite { path: PathBuf, name: String },
     #[error("{path} has no tensor `{name}`, which every {detector} has")]
     OtherArchitecture { path: PathBuf, name: String, detector: &'static str },
+    #[error("{path} has a tensor `{name}`, which no {detector} has")]
+    Unlike { path: PathBuf, name: String, detector: &'static str },
+    #[error("{path}: a variance in `{name}` is not positive, so that the norm divides by 0 or has no root")]
+    Variance { path: PathBuf, name: String },
     #[error("{path} is of {found} classes, not {asked}: `{name}` has {rows} rows")]
     Classes { path: PathBuf, name: String, rows: usize, found: String, asked: usize },
+    #[error("{path} is of a detector that cannot be: {source}")]
+    Config { path: PathBuf, source: ConfigError },
     #[error("{path} does not fit the model:{0}", path = .0.path)]
     Mismatch(Box<Mismatch>),
 }
@@ -46,11 +53,11 @@ impl WeightsError {
             Self::NotACheckpoint { .. } => {
                 "weights are read from `.safetensors` files and from what `torch.save(model.state_dict(), …)` writes"
             }
-            Self::OtherArchitecture { .. } | Self::Mismatch(_) => {
+            Self::OtherArchitecture { .. } | Self::Unlike { .. } | Self::Mismatch(_) => {
                 "the detector and the backbone must be those that the checkpoint was made with"
             }
             Self::Classes { .. } => "classes count objects only: background is not one of them",
-            Self::Unreadable { .. } | Self::Kind { .. } | Self::NotFinite { .. } => return None,
+            Self::Unreadable { .. } | Self::Kind { .. } | Self::NotFinite { .. } | Self::Config { .. } | Self::Variance { .. } => return None,
         }
         .to_owned())
     }
@@ -96,34 +103,34 @@ struct Stored {
 }
 
 impl Checkpoint {
-    /// A `.safetensors` file, or one that PyTorch saved; numbers of 16, 32 or 64 bits.
+    /// A safetensors file, or one that PyTorch saved, known by its first bytes; numbers of 16, 32 or 64
+    /// bits. Of a training script's file only the weights are read.
     pub fn read(path: &Path) -> Result<Self, WeightsError> {
-        let is_safetensors = path.extension().is_some_and(|extension| extension == "safetensors");
-        let tensors = if is_safetensors { read_safetensors(path) } else { read_pytorch(path) }?;
-        let tensors = without_wrapping(tensors);
+        let unreadable = |source| WeightsError::Unreadable { path: path.to_owned(), source };
+        let mut start = Vec::new();
+        let file = std::fs::File::open(path).map_err(unreadable)?;
+        file.take(9).read_to_end(&mut start).map_err(unreadable)?;
+        // A safetensors file is the length of its header and the header, which is JSON.
+        let stored = if start.get(8) == Some(&b'{') { read_safetensors(path) } else { read_pytorch(path) }?;
         // FCOS has a tensor of its own, and never had other names.
-        let is_fcos = tensors.keys().any(|name| name.contains("bbox_ctrness"));
-        let modern = |name: String| if is_fcos { name } else { modern(&name).unwrap_or(name) };
-        let tensors = tensors.into_iter().map(|(name, stored)| (modern(name), stored)).collect();
+        let is_fcos = stored.keys().any(|name| name.contains("bbox_ctrness"));
+        let mut tensors = BTreeMap::new();
+        for (name, tensor) in stored {
+            let modern = if is_fcos { None } else { modern(&name) };
+            let modern = modern.unwrap_or_else(|| name.clone());
+            if tensors.insert(modern.clone(), tensor).is_some() {
+                return Err(not_a_checkpoint(
+                    path,
+                    format!("two of its tensors are `{modern}`, one named `{name}`"),
+                ));
+            }
+        }
         Ok(Self { path: path.to_owned(), tensors })
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// The shape of a tensor, in PyTorch's layout.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.tensors.get(name).map(|stored| &*stored.shape)
-    }
-
-    /// Makes names those of today's torchvision, which renamed some parts.
-    #[must_use]
-    pub fn with_modern_names(mut self) -> Self {
-        let tensors = std::mem::take(&mut self.tensors);
-        self.tensors =
-            tensors.into_iter().map(|(name, stored)| (modern(&name).unwrap_or(name), stored)).collect();
-        self
     }
 
     /// Fills the parameters below `prefix` (or all, if it is empty) of `detector` from this checkpoint, in
@@ -157,6 +164,15 @@ impl Checkpoint {
 
     /// The detector with this shape and these weights.
     pub fn into_detector(self, config: &DetectorConfig, device: &Device) -> Result<Detector, WeightsError> {
+        config.check().map_err(|source| WeightsError::Config { path: self.path.clone(), source })?;
+        // What a norm divides by is the root of this.
+        let epsilon = config.backbone().norm_epsilon;
+        let variances = self.tensors.iter().filter(|(name, _)| name.ends_with("running_var"));
+        for (name, Stored { values, .. }) in variances {
+            if values.iter().any(|&variance| f64::from(variance) + epsilon <= 0.0) {
+                return Err(WeightsError::Variance { path: self.path, name: name.clone() });
+            }
+        }
         self.fill(config.empty(device), "", &[])
     }
 
@@ -206,6 +222,13 @@ impl DetectorConfig {
             };
             Err(WeightsError::Classes { path: path(), name: name.to_owned(), rows, found, asked: n_classes })
         };
+        let unlike = |name: &str| WeightsError::Unlike { path: path(), name: name.to_owned(), detector };
+        const OF_FCOS: &str = "head.regression_head.bbox_ctrness.weight";
+        match kind {
+            Kind::RetinaNet if checkpoint.shape(OF_FCOS).is_some() => return Err(unlike(OF_FCOS)),
+            Kind::Fcos => drop(shape(OF_FCOS)?),
+            _ => {}
+        }
         let width = shape("backbone.fpn.layer_blocks.0.0.weight")?[0];
         let extra_levels = || {
             let p6 = shape("backbone.fpn.extra_blocks.p6.weight")?;
@@ -226,7 +249,6 @@ impl DetectorConfig {
             }
             Kind::Fcos => {
                 check_classes("head.classification_head.cls_logits.weight", 1, 0)?;
-                shape("head.regression_head.bbox_ctrness.weight")?;
                 Self::Fcos(FcosConfig {
                     width,
                     head_depth: layers(|i| format!("head.classification_head.conv.{}.weight", 3 * i)),
@@ -270,8 +292,9 @@ fn read_safetensors(path: &Path) -> Result<BTreeMap<String, Stored>, WeightsErro
     let unreadable = |source| WeightsError::Unreadable { path: path.to_owned(), source };
     let bytes = std::fs::read(path).map_err(unreadable)?;
     let file = SafeTensors::deserialize(&bytes).map_err(|error| not_a_checkpoint(path, error))?;
-    file.iter()
-        .filter(|(name, _)| is_parameter(name))
+    let wrapping = wrapping(file.names().into_iter());
+    let wanted = file.iter().filter_map(|(name, tensor)| Some((parameter(name, &wrapping)?, tensor)));
+    wanted
         .map(|(name, tensor)| {
             let values = match tensor.dtype() {
                 Dtype::F16 => floats(tensor.data(), |bytes| f16::from_le_bytes(bytes).to_f32()),
@@ -287,13 +310,11 @@ fn read_safetensors(path: &Path) -> Result<BTreeMap<String, Stored>, WeightsErro
 
 fn read_pytorch(path: &Path) -> Result<BTreeMap<String, Stored>, WeightsError> {
     use pytorch_reader::DType;
-    // The reader's own message does not tell a file that is not there from one that is damaged.
-    std::fs::File::open(path).map_err(|source| WeightsError::Unreadable { path: path.to_owned(), source })?;
     let reader = pytorch_reader::PytorchReader::new(path).map_err(|error| not_a_checkpoint(path, error))?;
-    reader
-        .into_tensors()
-        .into_iter()
-        .filter(|(name, _)| is_parameter(name))
+    let tensors = reader.into_tensors();
+    let wrapping = wrapping(tensors.keys().map(String::as_str));
+    let wanted = tensors.iter().filter_map(|(name, tensor)| Some((parameter(name, &wrapping)?, tensor)));
+    wanted
         .map(|(name, tensor)| {
             let bytes =
                 tensor.read().map_err(|error| not_a_checkpoint(path, format!("`{name}`: {error}")))?;
@@ -302,9 +323,9 @@ fn read_pytorch(path: &Path) -> Result<BTreeMap<String, Stored>, WeightsError> {
                 DType::BF16 => floats(&bytes, |bytes| bf16::from_le_bytes(bytes).to_f32()),
                 DType::F32 => floats(&bytes, f32::from_le_bytes),
                 DType::F64 => floats(&bytes, |bytes| f64::from_le_bytes(bytes) as f32),
-                other => return Err(wrong_kind(path, &name, &other)),
+                other => return Err(wrong_kind(path, name, &other)),
             };
-            Ok((name, Stored { shape: tensor.shape().to_vec(), values }))
+            Ok((name.to_owned(), Stored { shape: tensor.shape().to_vec(), values }))
         })
         .collect()
 }
@@ -317,23 +338,21 @@ fn floats<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f32) -> Vec<f
     bytes.as_chunks::<N>().0.iter().map(|&bytes| value(bytes)).collect()
 }
 
-/// Batch norm's counter of batches is a number that no one uses.
-fn is_parameter(name: &str) -> bool {
-    !name.ends_with("num_batches_tracked")
+/// What training scripts put before the names of weights, which they save beside other things.
+fn wrapping<'a>(names: impl Iterator<Item = &'a str> + Clone) -> String {
+    let mut prefix = String::new();
+    let has = |prefix: &str, next: &str| {
+        names.clone().any(|name| name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(next)))
+    };
+    while let Some(next) = ["model.", "state_dict.", "module."].into_iter().find(|next| has(&prefix, next)) {
+        prefix.push_str(next);
+    }
+    prefix
 }
 
-/// Training scripts save the weights beside other things, under one of these keys.
-fn without_wrapping(tensors: BTreeMap<String, Stored>) -> BTreeMap<String, Stored> {
-    for prefix in ["model.", "state_dict.", "module."] {
-        let within: BTreeMap<_, _> = tensors
-            .iter()
-            .filter_map(|(name, stored)| Some((name.strip_prefix(prefix)?.to_owned(), stored.clone())))
-            .collect();
-        if !within.is_empty() {
-            return within;
-        }
-    }
-    tensors
+/// The name of a weight without the wrapping. Batch norm's counter of batches is none: no one uses it.
+fn parameter<'a>(name: &'a str, wrapping: &str) -> Option<&'a str> {
+    name.strip_prefix(wrapping).filter(|name| !name.ends_with("num_batches_tracked"))
 }
 
 /// The name that torchvision gives today to what it called `name` before.
@@ -346,7 +365,7 @@ fn modern(name: &str) -> Option<String> {
         ["rpn", "head", "conv", leaf] => Some(format!("rpn.head.conv.0.0.{leaf}")),
         // RetinaNet's heads were one list of convolution and ReLU in turn.
         ["head", head, "conv", place, leaf] => {
-            let place: usize = place.parse().ok()?;
+            let place: usize = place.parse().ok().filter(|place| place % 2 == 0)?;
             Some(format!("head.{head}.conv.{}.0.{leaf}", place / 2))
         }
         _ => None,

@@ -84,6 +84,16 @@ impl InputConfig {
         normalize: Normalize::Torchvision,
     };
 
+    /// What is wrong with the sizes, if anything.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let sizes = 1..=16384;
+        let fits = sizes.contains(&self.short_side) && sizes.contains(&self.long_side_max);
+        if fits && self.short_side <= self.long_side_max {
+            return Ok(());
+        }
+        Err("the short side must be from 1 to 16384, and not longer than the long side")
+    }
+
     /// One image as a batch on `device`.
     pub fn images(&self, image: &RgbImage, device: &Device) -> Images {
         let resize = Resize { short_side: self.short_side, long_side_max: self.long_side_max };
@@ -124,13 +134,20 @@ pub struct Model {
 }
 
 impl Model {
+    /// What the model in this folder is made of.
+    pub fn files(folder: &Path) -> [PathBuf; 2] {
+        [CONFIG, WEIGHTS].map(|name| folder.join(name))
+    }
+
     pub fn read(folder: &Path) -> Result<Self, ModelError> {
         let not_a_model = |why: String| ModelError::NotAModel { path: folder.to_owned(), why };
         let path = folder.join(CONFIG);
         let text =
             std::fs::read_to_string(&path).map_err(|error| not_a_model(format!("{CONFIG}: {error}")))?;
-        let config: ModelConfig =
-            toml::from_str(&text).map_err(|error| not_a_model(format!("{CONFIG}: {}", error.message())))?;
+        let config: ModelConfig = toml::from_str(&text)
+            .map_err(|error| not_a_model(format!("{CONFIG}: {}", error.to_string().trim_end())))?;
+        config.detector.check().map_err(|error| not_a_model(format!("{CONFIG}: {error}")))?;
+        config.input.check().map_err(|rule| not_a_model(format!("{CONFIG}: {rule}")))?;
         let (classes, categories) = (config.detector.n_classes(), config.categories.len());
         if classes != categories {
             return Err(not_a_model(format!("{CONFIG} has {classes} classes but {categories} categories")));

@@ -20,7 +20,8 @@ impl Optimizer {
         Self { gradient_norm_max, velocities: HashMap::new() }
     }
 
-    /// Parameters that the loss does not depend on stay as they are.
+    /// Parameters that the loss does not depend on stay as they are. A norm that is not finite shortens
+    /// nothing: the caller looks at the loss, and does not step from one that is not finite.
     pub fn step<M: Module>(&mut self, module: M, gradients: Gradients, sgd: Sgd) -> M {
         let velocities = &mut self.velocities;
         let mut take = TakeTrained { gradients, velocities, ids: Vec::new(), updates: Vec::new() };
@@ -42,7 +43,7 @@ fn shorten(updates: &mut [Update], norm_max: f32) {
         f64::from(ops::values(of_gradient.sum())[0])
     };
     let norm = updates.iter().map(square).sum::<f64>().sqrt() as f32;
-    if norm > norm_max {
+    if norm > norm_max && norm.is_finite() {
         for update in updates {
             update.gradient = update.gradient.clone() * (norm_max / norm);
         }

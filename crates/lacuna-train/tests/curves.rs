@@ -29,8 +29,8 @@ fn follows(detector: &str, normalization: Normalization, terms: &[(Term, &str)])
     let mut optimizer = Optimizer::default();
     let expected: Vec<Vec<f32>> = terms.iter().map(|(_, name)| floats(&curve["losses"][*name])).collect();
     for step in 0..expected[0].len() {
-        let mut rng = Rng::new(Purpose::Sampling, 0, 0, step as u64);
-        let losses = student.loss(&images, &targets, &options, &mut rng);
+        let mut rngs = [0, 1].map(|image| Rng::new(Purpose::Sampling, 0, step as u64, image));
+        let losses = student.loss(&images, &targets, &options, &mut rngs);
         let total: f32 = expected.iter().map(|term| term[step]).sum();
         for ((term, value), ((_, name), expected)) in losses.0.iter().zip(terms.iter().zip(&expected)) {
             assert_eq!(*term, terms.iter().find(|(_, other)| other == name).unwrap().0);

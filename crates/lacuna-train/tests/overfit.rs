@@ -113,7 +113,9 @@ fn learns(config: &DetectorConfig, steps: usize, learning_rate: f32) {
         let mut rng = Rng::new(Purpose::Sampling, 0, 0, step as u64);
         let batch: Vec<&Made> = rng.choose(IMAGES, BATCH).into_iter().map(|image| &made[image]).collect();
         let targets: Vec<_> = batch.iter().map(|made| made.targets.clone()).collect();
-        let losses = student.loss(&images(&batch, &device), &targets, &LossOptions::default(), &mut rng);
+        let mut rngs: Vec<Rng> =
+            (0..BATCH as u64).map(|image| Rng::new(Purpose::Sampling, 1, step as u64, image)).collect();
+        let losses = student.loss(&images(&batch, &device), &targets, &LossOptions::default(), &mut rngs);
         let gradients = losses.total().backward();
         let warm_up = ((step + 1) as f32 / 20.0).min(1.0);
         let decay = if step * 4 >= steps * 3 { 0.1 } else { 1.0 };

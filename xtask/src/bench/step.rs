@@ -152,7 +152,7 @@ struct Work {
     pixels: Vec<f32>,
     sizes: Vec<(u32, u32)>,
     targets: Vec<Vec<Target>>,
-    rng: Rng,
+    rngs: Vec<Rng>,
 }
 
 impl Work {
@@ -186,7 +186,7 @@ impl Work {
             pixels,
             sizes,
             targets,
-            rng,
+            rngs: (0..case.batch as u64).map(|image| Rng::new(Purpose::Sampling, 1, 0, image)).collect(),
         })
     }
 
@@ -206,7 +206,7 @@ impl Work {
         }
         let student = self.student.take().expect("between runs there is a student");
         let images = self.images(&Device::flex().autodiff());
-        let losses = student.loss(&images, &self.targets, &LossOptions::default(), &mut self.rng);
+        let losses = student.loss(&images, &self.targets, &LossOptions::default(), &mut self.rngs);
         drop(images);
         let gradients = losses.total().backward();
         let sgd = Sgd { learning_rate: 1e-3, momentum: 0.9, weight_decay: 1e-4 };

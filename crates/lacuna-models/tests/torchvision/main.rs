@@ -110,8 +110,8 @@ fn loss(detector: &Detector, case: &str) -> Losses {
     let per_image = matches!(detector, Detector::RetinaNet(_));
     let normalization = if per_image { Normalization::Image } else { Normalization::Batch };
     let options = LossOptions { normalization, negative_weight: None };
-    let mut rng = Rng::new(Purpose::Sampling, 0, 0, 0);
-    detector.loss(&images, &scene::targets(case), &options, &mut rng)
+    let mut rngs = [0, 1].map(|image| Rng::new(Purpose::Sampling, 0, 0, image));
+    detector.loss(&images, &scene::targets(case), &options, &mut rngs)
 }
 
 /// torchvision's name of a term.

@@ -92,9 +92,6 @@ pub fn run(args: &Args) -> Result<()> {
     if args.n_classes == 0 {
         usage("`--n-classes` is 1 at least");
     }
-    if args.short_side == 0 || args.short_side > args.long_side {
-        usage("`--short-side` is 1 at least, and at most `--long-side`");
-    }
     if !(args.norm_epsilon >= 0.0 && args.norm_epsilon.is_finite()) {
         usage("`--norm-epsilon` is 0 or more");
     }
@@ -110,23 +107,26 @@ pub fn run(args: &Args) -> Result<()> {
         StyleArg::Pytorch => Style::Pytorch,
         StyleArg::Caffe => Style::Caffe,
     };
-    let (kind, first_label) = match args.detector {
-        DetectorArg::Retinanet => (Kind::RetinaNet, 0),
-        DetectorArg::Fcos => (Kind::Fcos, 0),
-        DetectorArg::Fasterrcnn => (Kind::FasterRcnn, 1),
+    let kind = match args.detector {
+        DetectorArg::Retinanet => Kind::RetinaNet,
+        DetectorArg::Fcos => Kind::Fcos,
+        DetectorArg::Fasterrcnn => Kind::FasterRcnn,
     };
-    let categories = match &args.categories {
-        Some(path) => named_categories(path, args.n_classes, first_label)?,
-        None => label_numbers(args.n_classes, first_label),
-    };
-    let backbone = ResNetConfig { style, norm_epsilon: args.norm_epsilon, ..ResNetConfig::new(depth) };
-    let checkpoint = Checkpoint::read(&args.weights).map_err(ModelError::from)?;
-    let detector = DetectorConfig::of_checkpoint(&checkpoint, kind, backbone, args.n_classes)
-        .map_err(ModelError::from)?;
     let input = InputConfig {
         short_side: args.short_side,
         long_side_max: args.long_side,
         ..InputConfig::TORCHVISION
+    };
+    if let Err(rule) = input.check() {
+        usage(&format!("`--short-side` and `--long-side`: {rule}"));
+    }
+    let backbone = ResNetConfig { style, norm_epsilon: args.norm_epsilon, ..ResNetConfig::new(depth) };
+    let checkpoint = Checkpoint::read(&args.weights).map_err(ModelError::from)?;
+    let detector = DetectorConfig::of_checkpoint(&checkpoint, kind, backbone, args.n_classes)
+        .map_err(ModelError::from)?;
+    let categories = match &args.categories {
+        Some(path) => named_categories(path, &detector)?,
+        None => label_numbers(&detector),
     };
     let model = Model::of_checkpoint(checkpoint, ModelConfig { detector, input, categories })?;
     let parameters = model.n_parameters();
@@ -151,28 +151,29 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn label_numbers(n_classes: usize, first: u64) -> Vec<ModelCategory> {
-    let labels = (first..).take(n_classes);
+fn label_numbers(detector: &DetectorConfig) -> Vec<ModelCategory> {
+    let labels = (detector.first_label()..).take(detector.n_classes());
     labels.map(|label| ModelCategory { id: label, name: label.to_string() }).collect()
 }
 
 /// The categories of a file: in its order if there are as many as classes, else where their ids are label
 /// numbers (torchvision's COCO models have 91 labels for 80 categories).
-pub fn named_categories(path: &Path, n_classes: usize, first_label: u64) -> Result<Vec<ModelCategory>> {
+pub fn named_categories(path: &Path, detector: &DetectorConfig) -> Result<Vec<ModelCategory>> {
     let dataset = coco::read(path)?;
     let categories = dataset.categories();
     let of_file =
         |category: &lacuna_data::Category| ModelCategory { id: category.id, name: category.name.clone() };
-    if categories.len() == n_classes {
+    if categories.len() == detector.n_classes() {
         return Ok(categories.iter().map(of_file).collect());
     }
-    let mut all = label_numbers(n_classes, first_label);
+    let mut all = label_numbers(detector);
     for category in categories {
         let Some(class) = all.iter_mut().find(|class| class.id == category.id) else {
             usage(&format!(
-                "{} has {} categories, not {n_classes}, and `{}` has the id {}, which is no label number either",
+                "{} has {} categories, not {}, and `{}` has the id {}, which is no label number either",
                 path.display(),
                 categories.len(),
+                detector.n_classes(),
                 category.name,
                 category.id
             ));

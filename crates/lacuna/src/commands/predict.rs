@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -77,13 +77,19 @@ struct Entry<'a> {
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    if !(0.0..=1.0).contains(&args.score_min) {
+        usage("`--score-min` goes from 0 to 1");
+    }
     let if_exists = IfExists::forced(args.force);
     if_exists.check(&args.out)?;
+    let of_model = Model::files(&args.model);
+    let made_from = args.annotations.iter().chain(&args.categories).chain(&of_model);
+    if let Some(input) = made_from.into_iter().find(|input| same_place(input, &args.out)) {
+        usage(&format!("the output would replace {}, which it is made from", input.display()));
+    }
     let mut model = Model::read(&args.model)?;
     if let Some(path) = &args.categories {
-        let first_label =
-            u64::from(matches!(model.config.detector, lacuna_models::DetectorConfig::FasterRcnn(_)));
-        model.config.categories = named_categories(path, model.config.detector.n_classes(), first_label)?;
+        model.config.categories = named_categories(path, &model.config.detector)?;
     }
     let inputs = match &args.annotations {
         Some(path) => annotated_inputs(&coco::read(path)?, path, &args.images)?,
@@ -94,10 +100,15 @@ pub fn run(args: &Args) -> Result<()> {
     }
 
     let progress = Progress::new("looking at images", inputs.len());
-    let mut found = Vec::new();
+    let (mut entries, mut images) = (Vec::new(), 0);
     for input in &inputs {
         match decode::read(&input.path, input.annotated_size) {
-            Ok(image) => found.push((input, model.detect(&image))),
+            Ok(image) => {
+                let detections = model.detect(&image);
+                let above = detections.iter().filter(|detection| detection.score.0 > args.score_min);
+                entries.extend(above.map(|detection| entry(input, detection, &model.config.categories)));
+                images += 1;
+            }
             Err(error) if args.on_bad_image == OnBadImageArg::Skip => eprintln!("warning: {error}"),
             Err(error) => return Err(lacuna_data::Error::from(error).into()),
         }
@@ -107,17 +118,10 @@ pub fn run(args: &Args) -> Result<()> {
     }
     drop(progress);
 
-    let entries: Vec<Entry> = found
-        .iter()
-        .flat_map(|(input, detections)| {
-            let above = detections.iter().filter(|detection| detection.score.0 > args.score_min);
-            above.map(|detection| entry(input, detection, &model.config.categories))
-        })
-        .collect();
     write_file(&args.out, if_exists, |out| Ok(serde_json::to_writer(out, &entries)?))?;
 
     let mut out = std::io::stdout().lock();
-    let (images, detections) = (found.len(), entries.len());
+    let detections = entries.len();
     if args.json {
         writeln!(out, "{}", json!({"out": shown(&args.out), "images": images, "detections": detections}))?;
     } else {
@@ -168,9 +172,17 @@ fn inputs(paths: &[PathBuf]) -> Result<Vec<Input>> {
 fn annotated_inputs(dataset: &Dataset, annotations: &Path, paths: &[PathBuf]) -> Result<Vec<Input>> {
     let by_name: HashMap<&str, usize> =
         dataset.images().iter().enumerate().map(|(index, image)| (image.file_name.as_str(), index)).collect();
-    let mut inputs = Vec::new();
+    let (mut inputs, mut named) = (Vec::new(), HashSet::new());
     let mut add = |path: PathBuf, index: usize| {
         let image = &dataset.images()[index];
+        if !named.insert(index) {
+            usage(&format!(
+                "{} is image {} of {}, which is named twice",
+                path.display(),
+                image.id,
+                annotations.display()
+            ));
+        }
         let annotated_size = Some((image.width, image.height));
         inputs.push(Input { path, id: image.id, file_name: image.file_name.clone(), annotated_size });
     };

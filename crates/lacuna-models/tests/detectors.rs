@@ -1,0 +1,429 @@
+//! What holds for every detector: what it trains on, what it leaves alone, how it is written and read.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use burn::Tensor;
+use burn::module::Module;
+use burn::tensor::{Device, TensorData};
+use lacuna_boxes::{Affine, Box2};
+use lacuna_models::faster_rcnn::FasterRcnnConfig;
+use lacuna_models::fcos::FcosConfig;
+use lacuna_models::fpn::ExtraLevels;
+use lacuna_models::layers::NormKind;
+use lacuna_models::resnet::{Depth, ResNetConfig, Style};
+use lacuna_models::retinanet::RetinaNetConfig;
+use lacuna_models::weights::{Checkpoint, Kind, WeightsError, named_gradients, to_safetensors};
+use lacuna_models::{
+    Detector, DetectorConfig, Images, IouOf, LossOptions, Losses, NegativeWeight, Target, Term, ops,
+};
+use lacuna_random::{Purpose, Rng};
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
+
+const SIDE: u32 = 96;
+
+/// The three detectors, light.
+fn configs(n_classes: usize, backbone: ResNetConfig) -> [DetectorConfig; 3] {
+    let retinanet = RetinaNetConfig::new(n_classes, backbone);
+    let fcos = FcosConfig::new(n_classes, backbone);
+    let faster_rcnn = FasterRcnnConfig::new(n_classes, backbone);
+    [
+        DetectorConfig::RetinaNet(RetinaNetConfig { width: 32, head_depth: 1, ..retinanet }),
+        DetectorConfig::Fcos(FcosConfig { width: 32, head_depth: 1, ..fcos }),
+        DetectorConfig::FasterRcnn(FasterRcnnConfig { width: 32, head_width: 64, ..faster_rcnn }),
+    ]
+}
+
+fn resnet18() -> ResNetConfig {
+    ResNetConfig::new(Depth::ResNet18)
+}
+
+fn detector(config: &DetectorConfig, device: &Device) -> Detector {
+    config.init(device, &mut Rng::new(Purpose::Weights, 1, 0, 0))
+}
+
+fn images(batch: usize, device: &Device) -> Images {
+    let mut rng = Rng::new(Purpose::Synth, 0, 0, 0);
+    let shape = [batch, SIDE as usize, SIDE as usize, 3];
+    let values: Vec<f32> = (0..shape.iter().product()).map(|_| rng.normals().0 as f32).collect();
+    let pixels = Tensor::from_data(TensorData::new(values, shape), device);
+    Images { pixels, sizes: vec![(SIDE, SIDE); batch], to_view: vec![Affine::IDENTITY; batch] }
+}
+
+fn target(x1: f32, y1: f32, x2: f32, y2: f32) -> Target {
+    Target { bounds: Box2::new(x1, y1, x2, y2), class: 0 }
+}
+
+fn loss(detector: &Detector, images: &Images, targets: &[Vec<Target>], options: &LossOptions) -> Losses {
+    let rngs = (0..targets.len() as u64).map(|image| Rng::new(Purpose::Sampling, 0, 0, image));
+    detector.loss(images, targets, options, &mut rngs.collect::<Vec<_>>())
+}
+
+fn value(losses: &Losses, term: Term) -> f32 {
+    let (_, value) = losses.0.iter().find(|(other, _)| *other == term).expect("the detector has this term");
+    ops::values(value.clone())[0]
+}
+
+#[test]
+fn every_kind_of_image_trains() {
+    let device = Device::flex().autodiff();
+    let inside = vec![target(20.0, 20.0, 60.0, 70.0)];
+    let at_the_border = vec![target(0.0, 40.0, 50.0, 96.0), target(80.0, 0.0, 96.0, 96.0)];
+    let tiny = vec![target(10.0, 10.0, 10.5, 10.5)];
+    let degenerate = vec![target(30.0, 30.0, 30.0, 50.0)];
+    let cases = [
+        vec![inside, Vec::new()],
+        vec![Vec::new(), Vec::new()],
+        vec![at_the_border, tiny],
+        vec![degenerate, Vec::new()],
+    ];
+    for config in configs(1, resnet18()) {
+        let detector = detector(&config, &device);
+        for targets in &cases {
+            let losses = loss(&detector, &images(2, &device), targets, &LossOptions::default());
+            for (term, value) in &losses.0 {
+                assert!(ops::values(value.clone())[0].is_finite(), "{term:?} of {targets:?}");
+            }
+            let gradients = named_gradients(&detector, &losses.total().backward());
+            assert!(gradients.len() > 20, "{} parameters have a gradient", gradients.len());
+            for (name, gradient) in gradients {
+                assert!(gradient.iter().all(|g| g.is_finite()), "the gradient of {name} for {targets:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn frozen_stages_and_norms_get_no_gradient() {
+    let device = Device::flex().autodiff();
+    let targets = [vec![target(20.0, 20.0, 60.0, 70.0)]];
+    for (frozen_stages, first_trained) in
+        [(0, "conv1"), (1, "layer1"), (2, "layer2"), (3, "layer3"), (4, "layer4"), (5, "")]
+    {
+        for config in configs(2, ResNetConfig { frozen_stages, ..resnet18() }) {
+            let detector = detector(&config, &device);
+            let losses = loss(&detector, &images(1, &device), &targets, &LossOptions::default());
+            let gradients = named_gradients(&detector, &losses.total().backward());
+            let body = |name: &String| name.strip_prefix("backbone.body.").map(str::to_owned);
+            let trained: Vec<String> = gradients.keys().filter_map(body).collect();
+            assert!(trained.iter().all(|name| !name.contains("bn") && !name.contains("downsample.1")));
+            match trained.first() {
+                Some(first) => {
+                    assert!(first.starts_with(first_trained) && !first_trained.is_empty(), "{first}")
+                }
+                None => assert_eq!(frozen_stages, 5),
+            }
+        }
+    }
+}
+
+#[test]
+fn negatives_are_weighted_where_the_method_says() {
+    let device = Device::flex().autodiff();
+    let images = images(2, &device);
+    let targets = [vec![target(20.0, 20.0, 60.0, 70.0)], Vec::new()];
+    let weigh = |detector: &Detector, weight: &(dyn Fn(f32) -> f32 + Sync), rpn, proposals, iou_of| {
+        let negative_weight = Some(NegativeWeight { weight, iou_of, rpn, proposals });
+        loss(detector, &images, &targets, &LossOptions { negative_weight, ..LossOptions::default() })
+    };
+    for config in configs(2, resnet18()) {
+        let detector = detector(&config, &device);
+        let plain = loss(&detector, &images, &targets, &LossOptions::default());
+        for iou_of in [IouOf::Prediction, IouOf::Sample] {
+            let one = weigh(&detector, &|_| 1.0, true, true, iou_of);
+            let none = weigh(&detector, &|_| 0.0, true, true, iou_of);
+            let double = weigh(&detector, &|_| 2.0, true, true, iou_of);
+            let off = weigh(&detector, &|_| 2.0, false, false, iou_of);
+            let is_two_stage = matches!(config, DetectorConfig::FasterRcnn(_));
+            let terms = if is_two_stage {
+                vec![Term::Objectness, Term::Classification]
+            } else {
+                vec![Term::Classification]
+            };
+            for term in terms {
+                let [plain, one, none, double, off] =
+                    [&plain, &one, &none, &double, &off].map(|l| value(l, term));
+                assert_eq!(plain, one, "{term:?}");
+                // The loss is that of positives plus the weight times that of negatives.
+                assert!(none < plain, "{term:?}: {none} {plain}");
+                assert!(
+                    (double - plain - (plain - none)).abs() < 1e-4 * double,
+                    "{term:?}: {none} {plain} {double}"
+                );
+                // Two stages are weighted only where it is asked for; one has nothing to ask.
+                assert_eq!(off, if is_two_stage { plain } else { double });
+            }
+        }
+        // The regression loss knows no negatives.
+        let none = weigh(&detector, &|_| 0.0, true, true, IouOf::Prediction);
+        assert_eq!(value(&plain, Term::Regression), value(&none, Term::Regression));
+    }
+}
+
+#[test]
+fn a_negative_is_weighted_by_its_best_overlap() {
+    let device = Device::flex().autodiff();
+    let images = images(1, &device);
+    let targets = [vec![target(16.0, 16.0, 48.0, 48.0), target(50.0, 50.0, 90.0, 90.0)]];
+    let largest = std::sync::Mutex::new((0.0f32, 0.0f32));
+    let weight = |iou: f32| {
+        let mut seen = largest.lock().unwrap();
+        *seen = (seen.0.max(iou), seen.1.max(-iou));
+        1.0
+    };
+    let negative_weight =
+        NegativeWeight { weight: &weight, iou_of: IouOf::Sample, rpn: false, proposals: false };
+    let options = LossOptions { negative_weight: Some(negative_weight), ..LossOptions::default() };
+    let retinanet = detector(&configs(2, resnet18())[0], &device);
+    drop(loss(&retinanet, &images, &targets, &options).total().backward());
+    let (largest, below_zero) = *largest.lock().unwrap();
+    // Anchors of an IoU of 0.4 and more are not negatives.
+    assert!(largest > 0.3 && largest < 0.4 && below_zero == 0.0, "{largest} {below_zero}");
+}
+
+#[test]
+fn no_proposal_is_no_loss() {
+    let device = Device::flex().autodiff();
+    let detector = detector(&configs(2, resnet18())[2], &device);
+    let Detector::FasterRcnn(faster_rcnn) = &detector else { unreachable!("the third is") };
+    let features = faster_rcnn.features(&images(1, &device), lacuna_models::layers::Mode::Training);
+    let output = faster_rcnn.classify(&features, &[]);
+    assert_eq!((output.logits.dims(), output.deltas.dims()), ([0, 3], [0, 12]));
+    let loss = ops::known_gradient(output.logits, 0.0, Vec::new());
+    drop((loss + features[0].clone().sum()).backward());
+}
+
+#[test]
+#[should_panic(expected = "a target of image 1 is of class 2, of 2")]
+fn a_class_beyond_the_last_is_named() {
+    let device = Device::flex().autodiff();
+    let detector = detector(&configs(2, resnet18())[2], &device);
+    let beyond = Target { class: 2, ..target(1.0, 1.0, 9.0, 9.0) };
+    loss(&detector, &images(2, &device), &[Vec::new(), vec![beyond]], &LossOptions::default());
+}
+
+#[test]
+fn boxes_are_those_of_the_image() {
+    // An image of 48 × 48 shown at twice its size and mirrored: a box is half as large as the view's.
+    let plain = Device::flex();
+    for config in configs(2, ResNetConfig { norm: NormKind::Group, ..resnet18() }) {
+        let config = match config {
+            DetectorConfig::RetinaNet(mut config) => {
+                config.post_process.score_min = 0.0;
+                DetectorConfig::RetinaNet(config)
+            }
+            DetectorConfig::Fcos(mut config) => {
+                config.post_process.score_min = 0.0;
+                DetectorConfig::Fcos(config)
+            }
+            other => other,
+        };
+        let detector = detector(&config, &plain);
+        let of_view = images(1, &plain);
+        let half = Affine::resize((48, 48), (SIDE, SIDE)).then(Affine::flip_horizontal(SIDE));
+        let of_image = Images { to_view: vec![half], ..of_view.clone() };
+        let (view, image) = (detector.detect(&of_view).remove(0), detector.detect(&of_image).remove(0));
+        assert!(!view.is_empty());
+        assert_eq!(view.len(), image.len());
+        for (view, image) in view.iter().zip(&image) {
+            assert_eq!(half.inverse().apply(view.bounds), image.bounds);
+            assert_eq!((view.class, view.score), (image.class, image.score));
+            assert!(image.bounds.x1 >= 0.0 && image.bounds.x2 <= 48.0);
+        }
+    }
+}
+
+#[test]
+fn batch_norm_learns_its_statistics_and_a_frozen_stage_does_not() {
+    let device = Device::flex().autodiff();
+    let backbone = ResNetConfig { norm: NormKind::Batch, frozen_stages: 1, ..resnet18() };
+    let config = &configs(2, backbone)[0];
+    let detector = detector(config, &device);
+    let of = |detector: &Detector, name: &str| {
+        let bytes = to_safetensors(detector);
+        SafeTensors::deserialize(&bytes).unwrap().tensor(name).unwrap().data().to_vec()
+    };
+    let names = ["backbone.body.bn1.running_mean", "backbone.body.layer1.0.bn1.running_mean"];
+    let before = names.map(|name| of(&detector, name));
+    let images_of_student = images(2, &device);
+    let losses = loss(&detector, &images_of_student, &[Vec::new(), Vec::new()], &LossOptions::default());
+    let gradients = named_gradients(&detector, &losses.total().backward());
+    let after = names.map(|name| of(&detector, name));
+    assert!(before[0] == after[0] && before[1] != after[1]);
+    assert!(gradients.contains_key("backbone.body.layer1.0.bn1.weight"));
+    assert!(!gradients.contains_key("backbone.body.bn1.weight"));
+    // Inference changes nothing, and depends on nothing else in the batch.
+    let teacher = detector.valid();
+    let both = images(2, &Device::flex());
+    let one = Images {
+        pixels: both.pixels.clone().slice([0..1]),
+        sizes: both.sizes[..1].to_vec(),
+        to_view: both.to_view[..1].to_vec(),
+    };
+    assert_eq!(teacher.detect(&both)[0], teacher.detect(&one)[0]);
+    assert_eq!(after[1], of(&teacher, names[1]));
+}
+
+// Checkpoints
+
+fn shapes(bytes: &[u8]) -> BTreeMap<String, Vec<usize>> {
+    let file = SafeTensors::deserialize(bytes).unwrap();
+    file.iter().map(|(name, tensor)| (name.to_owned(), tensor.shape().to_vec())).collect()
+}
+
+/// torchvision's own `*_resnet50_fpn`, except for counters that no one uses.
+#[test]
+fn names_and_shapes_are_torchvisions() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/torchvision/names.json");
+    let names: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let backbone = ResNetConfig::new(Depth::ResNet50);
+    let retinanet = RetinaNetConfig::new(91, backbone);
+    let models = [
+        (
+            "retinanet_resnet50_fpn",
+            DetectorConfig::RetinaNet(RetinaNetConfig { extra_levels: ExtraLevels::P5, ..retinanet }),
+        ),
+        ("fcos_resnet50_fpn", DetectorConfig::Fcos(FcosConfig::new(91, backbone))),
+        ("fasterrcnn_resnet50_fpn", DetectorConfig::FasterRcnn(FasterRcnnConfig::new(90, backbone))),
+    ];
+    for (name, config) in models {
+        let mut expected: BTreeMap<String, Vec<usize>> =
+            serde_json::from_value(names["models"][name].clone()).unwrap();
+        expected.retain(|name, _| !name.ends_with("num_batches_tracked"));
+        assert_eq!(shapes(&to_safetensors(&detector(&config, &Device::flex()))), expected, "{name}");
+    }
+}
+
+fn written(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn what_is_written_reads_back_and_tells_its_own_shape() {
+    let folder = tempfile::tempdir().unwrap();
+    let kinds = [Kind::RetinaNet, Kind::Fcos, Kind::FasterRcnn];
+    for (config, kind) in configs(3, resnet18()).into_iter().zip(kinds) {
+        let bytes = to_safetensors(&detector(&config, &Device::flex()));
+        let path = written(folder.path(), "model.safetensors", &bytes);
+        let checkpoint = Checkpoint::read(&path).unwrap();
+        assert_eq!(DetectorConfig::of_checkpoint(&checkpoint, kind, resnet18(), 3).unwrap(), config);
+        let again = checkpoint.into_detector(&config, &Device::flex()).unwrap();
+        assert!(to_safetensors(&again) == bytes);
+    }
+}
+
+#[test]
+fn checkpoints_that_do_not_fit_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = &configs(3, resnet18())[0];
+    let bytes = to_safetensors(&detector(config, &Device::flex()));
+    let read = |name: &str, bytes: &[u8]| Checkpoint::read(&written(folder.path(), name, bytes));
+
+    assert!(matches!(
+        Checkpoint::read(&folder.path().join("absent.pth")),
+        Err(WeightsError::Unreadable { .. })
+    ));
+    for name in ["a.safetensors", "a.pth"] {
+        let (half, text) = (&bytes[..bytes.len() / 2], b"not a checkpoint at all".as_slice());
+        for content in [half, text, b""] {
+            let error = read(name, content).unwrap_err();
+            assert!(matches!(error, WeightsError::NotACheckpoint { .. }), "{error}");
+        }
+    }
+
+    // Of another architecture, or with other classes.
+    let checkpoint = || read("b.safetensors", &bytes).unwrap();
+    let of = |kind, n_classes| {
+        DetectorConfig::of_checkpoint(&checkpoint(), kind, resnet18(), n_classes).unwrap_err()
+    };
+    assert!(matches!(of(Kind::FasterRcnn, 3), WeightsError::OtherArchitecture { .. }));
+    let error = of(Kind::RetinaNet, 80);
+    assert!(error.to_string().contains("is of 3 classes, not 80"), "{error}");
+    let deeper = ResNetConfig::new(Depth::ResNet34);
+    let error = checkpoint().into_detector(&configs(3, deeper)[0], &Device::flex()).unwrap_err();
+    assert!(error.to_string().contains("missing: backbone.body.layer1.2.conv1.weight"), "{error}");
+
+    // One tensor wrong at a time.
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let name = "backbone.fpn.inner_blocks.0.0.bias";
+    let with = |removed: &str, inserted: Option<(&str, usize, Dtype, Vec<u8>)>| {
+        let mut tensors: BTreeMap<String, TensorView> =
+            file.iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect();
+        tensors.remove(removed);
+        if let Some((name, len, dtype, bytes)) = &inserted {
+            tensors.insert((*name).to_owned(), TensorView::new(*dtype, vec![*len], bytes).unwrap());
+        }
+        let bytes = safetensors::serialize(tensors, None).unwrap();
+        read("c.safetensors", &bytes).and_then(|checkpoint| checkpoint.into_detector(config, &Device::flex()))
+    };
+    let floats = |value: f32, len: usize| value.to_le_bytes().repeat(len);
+    let refused = |removed, inserted| with(removed, inserted).unwrap_err().to_string();
+
+    let error = refused(name, None);
+    assert!(error.contains(&format!("missing: {name}")), "{error}");
+    let error = refused("", Some(("other", 16, Dtype::F32, floats(1.0, 16))));
+    assert!(error.contains("unexpected: other"), "{error}");
+    let error = refused(name, Some((name, 16, Dtype::F32, floats(1.0, 16))));
+    assert!(error.contains(&format!("shape: {name} is [16], the model's [32]")), "{error}");
+    let error = refused(name, Some((name, 32, Dtype::F32, floats(f32::NAN, 32))));
+    assert!(error.contains(&format!("`{name}` has a value that is not finite")), "{error}");
+    let error = refused(name, Some((name, 32, Dtype::I32, floats(1.0, 32))));
+    assert!(error.contains(&format!("`{name}` holds I32")), "{error}");
+    let variance = "backbone.body.bn1.running_var";
+    let error = refused(variance, Some((variance, 64, Dtype::F32, floats(-1.0, 64))));
+    assert!(error.contains(&format!("a variance in `{variance}` is not positive")), "{error}");
+    // f16 is read.
+    let halves = half::f16::from_f32(0.5).to_le_bytes().repeat(32);
+    let bytes = to_safetensors(&with(name, Some((name, 32, Dtype::F16, halves))).unwrap());
+    let read_back = SafeTensors::deserialize(&bytes).unwrap();
+    assert_eq!(read_back.tensor(name).unwrap().data(), floats(0.5, 32));
+}
+
+/// A file as training scripts write it: weights under `model`, wrapped once more by a parallel module, of
+/// 16 bits and with names that torchvision has changed since, beside a state of a generator
+/// (`fixtures/torchvision/wrapped.py`).
+#[test]
+fn a_training_scripts_file_is_read() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/torchvision/wrapped.pth");
+    let checkpoint = Checkpoint::read(&path).unwrap();
+    for (name, shape) in [
+        ("backbone.fpn.inner_blocks.0.0.weight", vec![4, 3, 1, 1]),
+        ("rpn.head.conv.0.0.bias", vec![4]),
+        ("head.regression_head.conv.1.0.weight", vec![2, 3]),
+    ] {
+        assert_eq!(checkpoint.shape(name), Some(&*shape), "{name}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    for part in [10, bytes.len() / 2, bytes.len() - 30] {
+        let path = written(folder.path(), "part.pth", &bytes[..part]);
+        assert!(matches!(Checkpoint::read(&path), Err(WeightsError::NotACheckpoint { .. })), "{part} bytes");
+    }
+}
+
+/// The ImageNet weights that the project is measured with, where they are.
+#[test]
+fn imagenet_weights_fill_the_backbone() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../../shared/weights/resnet50-caffe-imagenet.safetensors");
+    if !path.exists() {
+        eprintln!("skipped: {} is not there", path.display());
+        return;
+    }
+    let backbone = ResNetConfig { style: Style::Caffe, ..ResNetConfig::new(Depth::ResNet50) };
+    let config = &configs(2, backbone)[0];
+    let detector = detector(config, &Device::flex());
+    let filled = Checkpoint::read(&path).unwrap().into_backbone_of(detector).unwrap();
+    let bytes = to_safetensors(&filled);
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let variance = tensors.tensor("backbone.body.bn1.running_var").unwrap();
+    assert!(variance.data().as_chunks::<4>().0.iter().all(|&bytes| f32::from_le_bytes(bytes) > 0.0));
+    // Not as a ResNet-18.
+    let other = &configs(2, resnet18())[0];
+    let other = other.init(&Device::flex(), &mut Rng::new(Purpose::Weights, 1, 0, 0));
+    let error = Checkpoint::read(&path).unwrap().into_backbone_of(other).unwrap_err();
+    assert!(matches!(error, WeightsError::Mismatch(_)), "{error}");
+}
