@@ -247,6 +247,8 @@ impl DetectorConfig {
     }
 }
 
+// There is one of it, or two; a box would only be in the way.
+#[allow(clippy::large_enum_variant)]
 #[derive(Module, Debug)]
 pub enum Detector {
     RetinaNet(RetinaNet),

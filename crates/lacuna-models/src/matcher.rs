@@ -38,9 +38,9 @@ impl Matcher {
         let mut best = Vec::with_capacity(samples); // of each sample: its overlap, and with which object
         for sample in 0..samples {
             let mut best_of_sample = (0.0, 0);
-            for object in 0..objects {
+            for (object, largest) in largest.iter_mut().enumerate() {
                 let overlap = overlap(sample, object);
-                largest[object] = largest[object].max(overlap);
+                *largest = largest.max(overlap);
                 if overlap > best_of_sample.0 {
                     best_of_sample = (overlap, object);
                 }

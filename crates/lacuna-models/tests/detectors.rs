@@ -1,5 +1,7 @@
 //! What holds for every detector: what it trains on, what it leaves alone, how it is written and read.
 
+#![allow(clippy::unwrap_used)] // the allowance for tests does not reach their helpers
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -110,7 +112,7 @@ fn frozen_stages_and_norms_get_no_gradient() {
             assert!(trained.iter().all(|name| !name.contains("bn") && !name.contains("downsample.1")));
             match trained.first() {
                 Some(first) => {
-                    assert!(first.starts_with(first_trained) && !first_trained.is_empty(), "{first}")
+                    assert!(first.starts_with(first_trained) && !first_trained.is_empty(), "{first}");
                 }
                 None => assert_eq!(frozen_stages, 5),
             }
@@ -257,7 +259,7 @@ fn batch_norm_learns_its_statistics_and_a_frozen_stage_does_not() {
     let teacher = detector.valid();
     let both = images(2, &Device::flex());
     let one = Images {
-        pixels: both.pixels.clone().slice([0..1]),
+        pixels: both.pixels.clone().narrow(0, 0, 1),
         sizes: both.sizes[..1].to_vec(),
         to_view: both.to_view[..1].to_vec(),
     };

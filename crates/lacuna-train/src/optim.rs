@@ -159,7 +159,7 @@ mod tests {
         for (norm_max, factor) in [(None, 1.0), (Some(20.0), 1.0), (Some(5.0), 0.5)] {
             let module = (parameter([0.0; 2], &device), parameter([0.0; 2], &device));
             // Gradients of (6, 0) and (0, 8): a norm of 10.
-            let loss = module.0.val().slice([0..1]) * 6.0 + module.1.val().slice([1..2]) * 8.0;
+            let loss = module.0.val().narrow(0, 0, 1) * 6.0 + module.1.val().narrow(0, 1, 1) * 8.0;
             let module = Optimizer::new(norm_max).step(module, loss.backward(), sgd);
             assert_eq!(ops::values(module.0.val()), [-6.0 * factor, 0.0]);
             assert_eq!(ops::values(module.1.val()), [0.0, -8.0 * factor]);

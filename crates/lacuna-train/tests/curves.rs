@@ -1,7 +1,11 @@
 //! Fifty steps of training follow torchvision's from the same start (`fixtures/torchvision`).
 
+#![allow(clippy::unwrap_used)] // the allowance for tests does not reach their helpers
+
 #[path = "../../lacuna-models/tests/torchvision/scene.rs"]
 mod scene;
+
+use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::Device;
 use lacuna_models::ops::{self, Sgd};
@@ -13,7 +17,11 @@ use scene::{fixture, floats};
 /// The largest share by which a term may differ from torchvision's, once it is worth something.
 const TOLERANCE: f32 = 0.02;
 
+/// Tests that share the processor's cores and caches step by step take longer than one after the other.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 fn follows(detector: &str, normalization: Normalization, terms: &[(Term, &str)]) {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let curve = fixture(&format!("curve_{detector}.json"));
     let number = |name: &str| curve[name].as_f64().unwrap() as f32;
     let sgd = Sgd {

@@ -1,5 +1,7 @@
 //! What a model is shown is what torchvision's transform gives (`fixtures/torchvision/parts.json`).
 
+#![allow(clippy::unwrap_used)] // the allowance for tests does not reach their helpers
+
 #[path = "../../lacuna-models/tests/torchvision/scene.rs"]
 #[allow(dead_code)]
 mod scene;

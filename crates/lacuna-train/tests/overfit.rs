@@ -1,5 +1,7 @@
 //! Each detector learns sixteen made images by heart, from scratch.
 
+use std::sync::{Mutex, PoisonError};
+
 use burn::Tensor;
 use burn::module::Module;
 use burn::tensor::{Device, TensorData};
@@ -20,6 +22,9 @@ use lacuna_train::Optimizer;
 const SIDE: u32 = 96;
 const IMAGES: usize = 16;
 const BATCH: usize = 4;
+
+/// Tests that share the processor's cores and caches step by step take longer than one after the other.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 struct Made {
     pixels: Vec<f32>,
@@ -105,6 +110,7 @@ fn small(anchors: AnchorConfig) -> AnchorConfig {
 }
 
 fn learns(config: &DetectorConfig, steps: usize, learning_rate: f32) {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let made = made();
     let device = Device::flex().autodiff();
     let mut student = config.init(&device, &mut Rng::new(Purpose::Weights, 0, 0, 0));

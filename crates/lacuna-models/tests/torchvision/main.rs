@@ -1,6 +1,8 @@
 //! Agreement with torchvision's detectors. What it computes, and the script that asked it, are in
 //! `fixtures/torchvision`.
 
+#![allow(clippy::unwrap_used)] // the allowance for tests does not reach their helpers
+
 mod parts;
 mod scene;
 
