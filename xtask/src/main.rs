@@ -4,8 +4,7 @@ mod bench;
 
 use clap::Parser;
 
-/// The allocator that training is meant to run with. Every benchmark here runs with it, those of the data
-/// layer included; the program itself does not have it yet.
+/// The program's allocator: benchmarks run with it, those of the data layer included.
 #[global_allocator]
 static ALLOCATOR: lacuna_kernels::Recycle = lacuna_kernels::Recycle::new();
 

@@ -14,7 +14,7 @@ use crate::coder::BoxCoder;
 use crate::detector::{ConfigError, Images, LossOptions, Losses, Objects, Target, Term, WIDTH_MAX, require};
 use crate::fpn::{Levels, Pyramid};
 use crate::layers::{Conv, Draw, Init, Linear, Mode};
-use crate::losses::{LossSum, binary_cross_entropy, sigmoid, smooth_l1};
+use crate::losses::{LossSum, binary_cross_entropy, sigmoid, smooth_l1, softmax};
 use crate::matcher::{Match, Matcher};
 use crate::ops::{self, Region, RoiAlign, Window};
 use crate::postprocess::{PostProcess, keep_best};
@@ -475,12 +475,4 @@ impl Samples {
 pub fn level_of(region: Box2, levels: usize) -> usize {
     let level = (4.0 + (region.area().sqrt() / 224.0).log2() + 1e-6).floor();
     (level.max(2.0) as usize - 2).min(levels - 1)
-}
-
-fn softmax(logits: &[f32]) -> Vec<f32> {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut scores: Vec<f32> = logits.iter().map(|z| (z - largest).exp()).collect();
-    let sum: f32 = scores.iter().sum();
-    scores.iter_mut().for_each(|score| *score /= sum);
-    scores
 }

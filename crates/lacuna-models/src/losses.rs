@@ -124,13 +124,25 @@ pub fn binary_cross_entropy(logit: f32, target: f32) -> Loss<1> {
     (loss, [sigmoid(logit) - target])
 }
 
+/// `e^z / Σ e^z`, and `ln Σ e^z`; neither overflows.
+fn softmax_and_log_sum(logits: &[f32]) -> (Vec<f32>, f32) {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut scores: Vec<f32> = logits.iter().map(|z| (z - largest).exp()).collect();
+    let sum: f32 = scores.iter().sum();
+    scores.iter_mut().for_each(|score| *score /= sum);
+    (scores, largest + sum.ln())
+}
+
+/// `e^z / Σ e^z`.
+pub fn softmax(logits: &[f32]) -> Vec<f32> {
+    softmax_and_log_sum(logits).0
+}
+
 /// `−ln softmax(z)[class]`; `weight` times its gradient is added to `gradient`.
 pub fn softmax_cross_entropy(logits: &[f32], class: usize, weight: f32, gradient: &mut [f32]) -> f32 {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f32 = logits.iter().map(|z| (z - largest).exp()).sum();
-    for (index, (g, z)) in gradient.iter_mut().zip(logits).enumerate() {
-        let p = (z - largest).exp() / sum;
+    let (scores, log_sum) = softmax_and_log_sum(logits);
+    for (index, (g, p)) in gradient.iter_mut().zip(scores).enumerate() {
         *g += weight * if index == class { p - 1.0 } else { p };
     }
-    largest + sum.ln() - logits[class]
+    log_sum - logits[class]
 }

@@ -450,12 +450,12 @@ impl Layout {
         }
     }
 
-    fn to_pytorchs(&self, ours: &[usize], values: &[f32]) -> Vec<f32> {
+    fn pytorchs_values(&self, ours: &[usize], values: &[f32]) -> Vec<f32> {
         let [pixels, channels, outputs] = self.matrix(ours);
         reversed(values, [pixels, channels, outputs])
     }
 
-    fn to_ours(&self, ours: &[usize], values: &[f32]) -> Vec<f32> {
+    fn our_values(&self, ours: &[usize], values: &[f32]) -> Vec<f32> {
         let [pixels, channels, outputs] = self.matrix(ours);
         reversed(values, [outputs, channels, pixels])
     }
@@ -507,7 +507,7 @@ impl ModuleMapper for Filler {
         if values.iter().any(|value| !value.is_finite()) && self.not_finite.is_none() {
             self.not_finite = Some(name.to_owned());
         }
-        let values = layout.to_ours(&ours, &values);
+        let values = layout.our_values(&ours, &values);
         param.map(|old| {
             let new = Tensor::from_data(TensorData::new(values, ours), &old.device());
             new.set_require_grad(old.is_require_grad())
@@ -547,7 +547,7 @@ impl ModuleVisitor for Collector<'_> {
         };
         let (name, ours) = (self.names.name(), param.dims());
         let layout = Layout::of(&name, D);
-        let values = layout.to_pytorchs(&ours, &ops::values(value));
+        let values = layout.pytorchs_values(&ours, &ops::values(value));
         self.tensors.push((name, Stored { shape: layout.shape(&ours), values }));
     }
 }
