@@ -114,6 +114,7 @@ pub struct Position {
 
 #[derive(Debug)]
 pub struct Batch {
+    pub at: Position,
     /// Where the batch *after* this one is.
     pub next: Position,
     /// Indices in [`Dataset::images`].
@@ -354,7 +355,7 @@ impl BatchMaker {
     ) -> Result<Made> {
         let LoaderConfig { recipes, normalize, seed, on_bad_image, .. } = &self.config;
         let mut batch =
-            Batch { next, images: Vec::new(), objects: Vec::new(), crowds: Vec::new(), views: Vec::new() };
+            Batch { at: position, next, images: Vec::new(), objects: Vec::new(), crowds: Vec::new(), views: Vec::new() };
         let mut skipped = Vec::new();
         let mut rendered: Vec<(Vec<ViewPlan>, Vec<RgbImage>)> = vec![Default::default(); recipes.len()];
         for &index in images {

@@ -153,7 +153,7 @@ fn list(names: &[String]) -> String {
 }
 
 /// The name that differs least from `name`, when it is close enough to be a slip of the hand.
-fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
     let name = name.to_lowercase();
     let close = |k: &&String| edits(&name, &k.to_lowercase());
     let best = known.iter().min_by_key(close)?;

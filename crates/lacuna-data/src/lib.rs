@@ -17,4 +17,4 @@ pub mod voc;
 pub mod yolo;
 
 pub use dataset::{Annotation, Builder, Category, Dataset, Image, Object, Xywh};
-pub use error::{Error, Result};
+pub use error::{Error, Result, nearest};

@@ -118,6 +118,8 @@ pub enum IouOf {
 #[derive(Clone, Copy)]
 pub struct NegativeWeight<'a> {
     pub weight: &'a (dyn Fn(f32) -> f32 + Sync),
+    /// The derivative of `weight`; used with [`IouOf::PredictionWithGradient`] only.
+    pub slope: &'a (dyn Fn(f32) -> f32 + Sync),
     pub iou_of: IouOf,
     /// Faster R-CNN: whether the anchors of its proposal network are weighted.
     pub rpn: bool,

@@ -173,7 +173,12 @@ impl Checkpoint {
                 return Err(WeightsError::Variance { path: self.path, name: name.clone() });
             }
         }
-        self.fill(config.empty(device), "", &[])
+        self.into_weights_of(config.empty(device))
+    }
+
+    /// `detector` with these weights in place of its own.
+    pub fn into_weights_of(self, detector: Detector) -> Result<Detector, WeightsError> {
+        self.fill(detector, "", &[])
     }
 
     /// `detector` with its backbone's body from an ImageNet classifier.

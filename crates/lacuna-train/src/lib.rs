@@ -1,6 +1,19 @@
 //! Training of detectors on sparsely annotated data, and the models that come of it.
 
+mod checkpoint;
+pub mod config;
+pub mod data;
+pub mod evaluate;
+mod focal_iou;
+pub mod metrics;
 pub mod model;
 mod optim;
+pub mod phases;
+pub mod pseudo;
+pub mod runner;
+mod schedule;
+pub mod step;
+mod warnings;
 
+pub use checkpoint::CheckpointError;
 pub use optim::{Optimizer, update_teacher};

@@ -7,6 +7,7 @@ use burn::Tensor;
 use burn::module::Module;
 use burn::tensor::{Device, TensorData};
 use lacuna_boxes::{Affine, Detection};
+use lacuna_calib::Platt;
 use lacuna_data::augment::{Resize, Resizer, bilinear};
 use lacuna_data::batch::{Normalize, SIZE_DIVISOR};
 use lacuna_data::decode::RgbImage;
@@ -16,7 +17,7 @@ use lacuna_models::{Detector, DetectorConfig, Images};
 use serde::{Deserialize, Serialize};
 
 const CONFIG: &str = "model.toml";
-const WEIGHTS: &str = "model.safetensors";
+pub(crate) const WEIGHTS: &str = "model.safetensors";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
@@ -43,6 +44,9 @@ impl ModelError {
 pub struct ModelConfig {
     pub detector: DetectorConfig,
     pub input: InputConfig,
+    /// What makes confidences of its scores, if it was trained with one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibrator: Option<Platt>,
     /// One for each class of the detector, in order.
     pub categories: Vec<ModelCategory>,
 }
@@ -125,6 +129,12 @@ impl InputConfig {
     }
 }
 
+/// The files of a model's folder.
+pub(crate) fn files(detector: &Detector, config: &ModelConfig) -> Vec<(&'static str, Vec<u8>)> {
+    let text = toml::to_string(config).expect("every configuration can be written as TOML");
+    vec![(CONFIG, text.into_bytes()), (WEIGHTS, to_safetensors(detector))]
+}
+
 /// A detector with all it takes to use it.
 #[derive(Debug)]
 pub struct Model {
@@ -166,12 +176,10 @@ impl Model {
     }
 
     pub fn write(&self, folder: &Path, if_exists: IfExists) -> lacuna_data::Result<()> {
-        let text = toml::to_string(&self.config).expect("every configuration can be written as TOML");
         let folder = NewFolder::create(folder, if_exists)?;
-        folder.file(Path::new(CONFIG), |out| std::io::Write::write_all(out, text.as_bytes()))?;
-        folder.file(Path::new(WEIGHTS), |out| {
-            std::io::Write::write_all(out, &to_safetensors(&self.detector))
-        })?;
+        for (name, bytes) in files(&self.detector, &self.config) {
+            folder.file(Path::new(name), |out| std::io::Write::write_all(out, &bytes))?;
+        }
         folder.finish()
     }
 

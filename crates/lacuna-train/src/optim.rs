@@ -34,6 +34,22 @@ impl Optimizer {
         self.velocities.extend(ids.iter().copied().zip(velocities));
         module.map(&mut Put(ids.into_iter().zip(parameters).collect()))
     }
+
+    /// The momentum as a module like `module`, which is on a plain device: velocities in the place of
+    /// parameters, 0 where there is none.
+    pub fn velocities_of<M: Module>(&self, module: M) -> M {
+        module.map(&mut InPlace(&self.velocities))
+    }
+
+    /// The momentum that [`Self::velocities_of`] gave, for a module with its parameters in the same order.
+    pub fn set_velocities<M: Module>(&mut self, module: &M, velocities: &M) {
+        let (mut trained, mut values) = (Values(Vec::new()), Values(Vec::new()));
+        module.visit(&mut trained);
+        velocities.visit(&mut values);
+        let both = trained.0.into_iter().zip(values.0);
+        let of_trained = both.filter(|(parameter, _)| parameter.trained);
+        self.velocities = of_trained.map(|(parameter, velocity)| (parameter.id, velocity.value)).collect();
+    }
 }
 
 /// Scales all gradients by the same factor, so that together they are no longer than `norm_max`.
@@ -53,9 +69,10 @@ fn shorten(updates: &mut [Update], norm_max: f32) {
 /// The teacher after the student's step: `momentum·teacher + (1 − momentum)·student` for what is trained,
 /// the student's for the rest, which is statistics.
 pub fn update_teacher<M: Module>(teacher: M, student: &M, momentum: f32) -> M {
-    let mut values = Values(HashMap::new());
+    let mut values = Values(Vec::new());
     student.visit(&mut values);
-    let mut take = TakeAverages { student: values.0, ids: Vec::new(), pairs: Vec::new() };
+    let student = values.0.into_iter().map(|parameter| (parameter.id, parameter)).collect();
+    let mut take = TakeAverages { student, ids: Vec::new(), pairs: Vec::new() };
     let teacher = teacher.map(&mut take);
     let TakeAverages { ids, pairs, .. } = take;
     teacher.map(&mut Put(ids.into_iter().zip(ema_step(pairs, momentum)).collect()))
@@ -96,20 +113,26 @@ impl ModuleMapper for TakeTrained<'_> {
     }
 }
 
-/// The values of a module, and whether each is trained.
-struct Values(HashMap<ParamId, (Tensor<1>, bool)>);
+/// The parameters of a module in its order.
+struct Values(Vec<Parameter>);
+
+struct Parameter {
+    id: ParamId,
+    value: Tensor<1>,
+    trained: bool,
+}
 
 impl ModuleVisitor for Values {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let value = param.val();
         let trained = value.is_require_grad();
-        self.0.insert(param.id, (flat(value), trained));
+        self.0.push(Parameter { id: param.id, value: flat(value), trained });
     }
 }
 
 /// Takes out averages of what is trained; the rest becomes the student's.
 struct TakeAverages {
-    student: HashMap<ParamId, (Tensor<1>, bool)>,
+    student: HashMap<ParamId, Parameter>,
     ids: Vec<ParamId>,
     pairs: Vec<(Tensor<1>, Tensor<1>)>,
 }
@@ -117,7 +140,7 @@ struct TakeAverages {
 impl ModuleMapper for TakeAverages {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, average, mapper) = param.consume();
-        let (value, trained) =
+        let Parameter { value, trained, .. } =
             self.student.remove(&id).expect("teacher and student have the same parameters");
         if !trained {
             return Param::from_mapped_value(id, value.reshape(average.dims()), mapper);
@@ -126,6 +149,19 @@ impl ModuleMapper for TakeAverages {
         self.ids.push(id);
         self.pairs.push((flat(average), value));
         Param::from_mapped_value(id, hollow, mapper)
+    }
+}
+
+/// Puts velocities in the place of parameters.
+struct InPlace<'a>(&'a HashMap<ParamId, Tensor<1>>);
+
+impl ModuleMapper for InPlace<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let velocity = self.0.get(&param.id).cloned();
+        param.map(|value| match velocity {
+            Some(velocity) => velocity.reshape(value.dims()),
+            None => value.zeros_like(),
+        })
     }
 }
 

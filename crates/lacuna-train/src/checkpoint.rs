@@ -1,0 +1,272 @@
+//! A run on disk, to be taken up again as if it had never stopped.
+//!
+//! `checkpoints/last` is a model folder with all else that training changes beside the model. A new one is
+//! written whole, under another name, and synced before it takes the place of the last, which stays as
+//! `previous`. Every file's length and check sum are in `state.json`, written last.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use burn::module::Module;
+use lacuna_boxes::Score;
+use lacuna_calib::{Judged, Platt};
+use lacuna_data::batch::Position;
+use lacuna_models::weights::{Checkpoint, WeightsError, to_safetensors};
+use serde::{Deserialize, Serialize};
+
+use crate::metrics::Window;
+use crate::model::{self, ModelConfig};
+use crate::step::Learner;
+use crate::warnings::Watch;
+
+const STATE: &str = "state.json";
+const STUDENT: &str = "student.safetensors";
+const MOMENTUM: &str = "momentum.safetensors";
+
+/// What a run knows besides weights.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// Where the next batch is.
+    pub position: Position,
+    /// The iteration of the last evaluation.
+    pub evaluated: u64,
+    /// The best AP so far.
+    pub best: Option<f64>,
+    pub since_line: Window,
+    pub since_evaluation: Window,
+    pub watch: Watch,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    #[error("cannot write the checkpoint {}: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("the checkpoint {} cannot be used: {why}", path.display())]
+    Unusable { path: PathBuf, why: String },
+}
+
+/// `state.json`.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct State {
+    iteration: u64,
+    epoch: u64,
+    batch: usize,
+    evaluated: u64,
+    best: Option<f64>,
+    calibrator: Option<Platt>,
+    /// Score and outcome of the judged detections of each image, the oldest first.
+    queue: Vec<Vec<(f32, bool)>>,
+    since_line: Window,
+    since_evaluation: Window,
+    watch: Watch,
+    /// Length and CRC-32 of the other files.
+    files: BTreeMap<String, (u64, u32)>,
+}
+
+/// The checkpoints of a run.
+#[derive(Clone, Debug)]
+pub struct Checkpoints {
+    folder: PathBuf,
+}
+
+impl Checkpoints {
+    pub fn new(run: &Path) -> Self {
+        Self { folder: run.join("checkpoints") }
+    }
+
+    pub fn last(&self) -> PathBuf {
+        self.folder.join("last")
+    }
+
+    pub fn best(&self) -> PathBuf {
+        self.folder.join("best")
+    }
+
+    fn previous(&self) -> PathBuf {
+        self.folder.join("previous")
+    }
+
+    /// The model for use: the teacher if there is one.
+    fn model_files(learner: &Learner, config: &ModelConfig) -> Vec<(&'static str, Vec<u8>)> {
+        let plain;
+        let detector = match &learner.teacher {
+            Some(teacher) => &teacher.detector,
+            None => {
+                plain = learner.student.valid();
+                &plain
+            }
+        };
+        let calibrator =
+            learner.teacher.as_ref().and_then(|teacher| teacher.calibration.as_ref()?.calibrator);
+        model::files(detector, &ModelConfig { calibrator, ..config.clone() })
+    }
+
+    /// Keeps the model as the best so far.
+    pub fn write_best(&self, learner: &Learner, config: &ModelConfig) -> Result<(), CheckpointError> {
+        self.replace(&self.best(), &Self::model_files(learner, config), false)
+    }
+
+    /// Keeps everything.
+    pub fn write_last(
+        &self,
+        learner: &Learner,
+        config: &ModelConfig,
+        progress: &Progress,
+    ) -> Result<(), CheckpointError> {
+        let mut files = Self::model_files(learner, config);
+        let student = learner.student.valid();
+        if learner.teacher.is_some() {
+            files.push((STUDENT, to_safetensors(&student)));
+        }
+        files.push((MOMENTUM, to_safetensors(&learner.optimizer.velocities_of(student))));
+        let state = State::new(learner, progress, &files);
+        files.push((STATE, serde_json::to_vec(&state).expect("a state can be written as JSON")));
+        self.replace(&self.last(), &files, true)
+    }
+
+    /// Writes a folder under another name, syncs it, and puts it in the place of `path`.
+    fn replace(&self, path: &Path, files: &[(&str, Vec<u8>)], keep: bool) -> Result<(), CheckpointError> {
+        let new = self.folder.join(".new");
+        let write = || -> io::Result<()> {
+            remove(&new)?;
+            fs::create_dir_all(&new)?;
+            for (name, bytes) in files {
+                let mut file = File::create(new.join(name))?;
+                file.write_all(bytes)?;
+                file.sync_all()?;
+            }
+            sync_folder(&new)?;
+            let aside = if keep { self.previous() } else { self.folder.join(".old") };
+            remove(&aside)?;
+            if path.exists() {
+                fs::rename(path, &aside)?;
+            }
+            fs::rename(&new, path)?;
+            if !keep {
+                remove(&aside)?;
+            }
+            sync_folder(&self.folder)
+        };
+        write().map_err(|source| {
+            let _ = remove(&new);
+            CheckpointError::Write { path: path.to_owned(), source }
+        })
+    }
+
+    /// Takes the run up again: `learner` as it was when it was last kept, or the time before that if the
+    /// last cannot be used. `None` when nothing was kept yet. `warn` is told what could not be used.
+    pub fn read(
+        &self,
+        learner: impl Fn() -> Learner,
+        warn: &mut dyn FnMut(String),
+    ) -> Result<Option<(Learner, Progress)>, CheckpointError> {
+        let mut unusable = None;
+        for path in [self.last(), self.previous()] {
+            if !path.exists() {
+                continue;
+            }
+            match read(&path, learner()) {
+                Ok(read) => {
+                    if path != self.last() {
+                        // So that the one that can be used is not thrown away for the one that cannot.
+                        let restore = || -> io::Result<()> {
+                            remove(&self.last())?;
+                            fs::rename(&path, self.last())
+                        };
+                        restore().map_err(|source| CheckpointError::Write { path: self.last(), source })?;
+                    }
+                    return Ok(Some(read));
+                }
+                Err(error) => {
+                    warn(error.to_string());
+                    unusable = Some(error);
+                }
+            }
+        }
+        match unusable {
+            Some(error) => Err(error),
+            None => Ok(None),
+        }
+    }
+}
+
+fn read(folder: &Path, learner: Learner) -> Result<(Learner, Progress), CheckpointError> {
+    let unusable = |why: String| CheckpointError::Unusable { path: folder.to_owned(), why };
+    let bytes = fs::read(folder.join(STATE)).map_err(|error| unusable(format!("{STATE}: {error}")))?;
+    let state: State =
+        serde_json::from_slice(&bytes).map_err(|error| unusable(format!("{STATE}: {error}")))?;
+    for (name, (length, sum)) in &state.files {
+        let bytes = fs::read(folder.join(name)).map_err(|error| unusable(format!("{name}: {error}")))?;
+        if bytes.len() as u64 != *length {
+            return Err(unusable(format!("{name} has {} bytes, not {length}", bytes.len())));
+        }
+        if crc32fast::hash(&bytes) != *sum {
+            return Err(unusable(format!("{name} was damaged: its check sum is another")));
+        }
+    }
+    let weights = |name: &str, of| -> Result<_, WeightsError> {
+        Checkpoint::read(&folder.join(name))?.into_weights_of(of)
+    };
+    let wrong = |error: WeightsError| unusable(error.to_string());
+    let Learner { student, teacher, mut optimizer, .. } = learner;
+    let (student, teacher) = match teacher {
+        Some(mut teacher) => {
+            teacher.detector = weights(model::WEIGHTS, teacher.detector).map_err(wrong)?;
+            if let Some(calibration) = &mut teacher.calibration {
+                calibration.calibrator = state.calibrator;
+                for image in &state.queue {
+                    let judged =
+                        image.iter().map(|&(score, right)| Judged { score: Score(score), right }).collect();
+                    calibration.queue.push(judged);
+                }
+            }
+            (weights(STUDENT, student).map_err(wrong)?, Some(teacher))
+        }
+        None => (weights(model::WEIGHTS, student).map_err(wrong)?, None),
+    };
+    optimizer.set_velocities(&student, &weights(MOMENTUM, student.valid()).map_err(wrong)?);
+    let State { iteration, epoch, batch, evaluated, best, since_line, since_evaluation, watch, .. } = state;
+    let position = Position { epoch, batch };
+    let progress = Progress { position, evaluated, best, since_line, since_evaluation, watch };
+    Ok((Learner { student, teacher, optimizer, iteration }, progress))
+}
+
+impl State {
+    fn new(learner: &Learner, progress: &Progress, files: &[(&str, Vec<u8>)]) -> Self {
+        let calibration = learner.teacher.as_ref().and_then(|teacher| teacher.calibration.as_ref());
+        let queue = calibration.into_iter().flat_map(|calibration| calibration.queue.images());
+        let of_image = |image: &[Judged]| image.iter().map(|j| (j.score.0, j.right)).collect();
+        let Progress { position, evaluated, best, since_line, since_evaluation, watch } = progress.clone();
+        Self {
+            iteration: learner.iteration,
+            epoch: position.epoch,
+            batch: position.batch,
+            evaluated,
+            best,
+            calibrator: calibration.and_then(|calibration| calibration.calibrator),
+            queue: queue.map(of_image).collect(),
+            since_line,
+            since_evaluation,
+            watch,
+            files: files
+                .iter()
+                .map(|(name, bytes)| ((*name).to_owned(), (bytes.len() as u64, crc32fast::hash(bytes))))
+                .collect(),
+        }
+    }
+}
+
+fn remove(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+/// A rename is on disk only when its folder is.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
+}

@@ -1,0 +1,553 @@
+//! What a run is told: the tables of its TOML file, with the paper's values where it says nothing.
+
+mod file;
+mod off;
+
+use std::path::PathBuf;
+
+use lacuna_data::augment::{Resize, ResizeRange};
+use lacuna_data::batch::Normalize;
+use lacuna_data::decode::OnBadImage;
+use lacuna_models::faster_rcnn::FasterRcnnConfig;
+use lacuna_models::fcos::FcosConfig;
+use lacuna_models::layers::NormKind;
+use lacuna_models::resnet::{Depth, ResNetConfig};
+use lacuna_models::retinanet::RetinaNetConfig;
+use lacuna_models::weights::Kind;
+use lacuna_models::{DetectorConfig, IouOf, Normalization};
+use serde::{Deserialize, Serialize};
+
+pub use file::{ConfigError, Place, Source};
+
+use crate::model::{InputConfig, ResizeKind};
+
+/// A run, whole: what `config.toml` in its folder says.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RunConfig {
+    pub data: DataConfig,
+    /// With as many classes as the data has; the file does not say how many.
+    pub detector: DetectorConfig,
+    pub start: StartConfig,
+    pub views: ViewsConfig,
+    pub train: TrainConfig,
+    pub method: Method,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DataConfig {
+    pub on_bad_image: BadImage,
+    /// Only these classes, by name; all if there is none here.
+    pub classes: Vec<String>,
+    /// What is trained on.
+    pub train: PartConfig,
+    /// What is evaluated on, if anything.
+    pub test: PartConfig,
+    /// The annotations that a simulated split took away from `train`: pseudo labels are compared with them.
+    #[serde(with = "off")]
+    pub hidden: Option<PathBuf>,
+}
+
+/// One part of a data set on disk.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PartConfig {
+    /// A COCO JSON file, a YOLO `data.yaml`, or the folder of a COCO, VOC or YOLO data set; from the
+    /// current folder.
+    #[serde(with = "off")]
+    pub path: Option<PathBuf>,
+    /// The split, where there are several.
+    #[serde(with = "off")]
+    pub split: Option<String>,
+    /// The folder of the images, where it is not found beside the annotations.
+    #[serde(with = "off")]
+    pub images: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BadImage {
+    Error,
+    Skip,
+}
+
+impl From<BadImage> for OnBadImage {
+    fn from(what: BadImage) -> Self {
+        match what {
+            BadImage::Error => Self::Error,
+            BadImage::Skip => Self::Skip,
+        }
+    }
+}
+
+/// The weights that training starts from; random ones without.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StartConfig {
+    /// An ImageNet classifier with the backbone's shape: `.safetensors` or `.pth`.
+    #[serde(with = "off")]
+    pub backbone: Option<PathBuf>,
+    /// A model that lacuna made, with the detector's shape and as many classes.
+    #[serde(with = "off")]
+    pub model: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ViewsConfig {
+    /// The short side of a view in training is drawn from `[shortest, longest]`.
+    pub short_side: [u32; 2],
+    pub long_side_max: u32,
+    pub test_short_side: u32,
+    pub test_long_side_max: u32,
+    pub normalize: Normalize,
+}
+
+impl ViewsConfig {
+    pub fn range(&self) -> ResizeRange {
+        let [low, high] = self.short_side;
+        ResizeRange { short_side: (low, high), long_side_max: self.long_side_max }
+    }
+
+    /// What the model is shown when it is tested and used.
+    pub fn input(&self) -> InputConfig {
+        InputConfig {
+            short_side: self.test_short_side,
+            long_side_max: self.test_long_side_max,
+            resize: ResizeKind::Antialiased,
+            normalize: self.normalize,
+        }
+    }
+
+    /// The largest view there can be in training.
+    pub fn largest(&self) -> Resize {
+        Resize { short_side: self.short_side[1], long_side_max: self.long_side_max }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainConfig {
+    pub seed: u64,
+    pub iterations: u64,
+    pub batch_size: usize,
+    pub lr: f32,
+    /// The iterations from which on the learning rate is `lr_decay` times what it was.
+    pub lr_milestones: Vec<u64>,
+    pub lr_decay: f32,
+    /// So many iterations lead linearly from `warm_up_start` times the learning rate to the whole of it.
+    pub warm_up_iterations: u64,
+    pub warm_up_start: f32,
+    pub momentum: f32,
+    pub weight_decay: f32,
+    /// All gradients together are shortened to this length.
+    #[serde(with = "off")]
+    pub gradient_norm_max: Option<f32>,
+    pub normalization: Normalization,
+    /// The threads that make batches.
+    pub workers: usize,
+    /// Iterations between lines of `metrics.jsonl`.
+    pub log_every: u64,
+    pub checkpoint_every: u64,
+    /// Iterations between evaluations; there is one at the end in any case.
+    #[serde(with = "off")]
+    pub evaluate_every: Option<u64>,
+}
+
+/// How the student is taught.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "name", rename_all = "lowercase")]
+pub enum Method {
+    Supervised(Supervised),
+    Fixed(Fixed),
+    Dynamic(Dynamic),
+    Calibrated(Calibrated),
+}
+
+/// By the annotations alone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Supervised {
+    pub strong_view: bool,
+    pub focal_iou: FocalIou,
+}
+
+/// Also by the teacher's detections whose score is above a fixed threshold.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fixed {
+    pub strong_view: bool,
+    /// τ_s, of raw scores.
+    pub threshold: f32,
+    pub teacher: TeacherConfig,
+    pub overlap: Overlap,
+    pub focal_iou: FocalIou,
+}
+
+/// Also by the teacher's detections whose score is above a threshold that grows:
+/// `τ_s = τ0 + (1 − τ0)·ln(e − e⁻)/ln(e⁺ − e⁻)` from epoch `e⁻ + 1` on, τ0 before.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Dynamic {
+    pub strong_view: bool,
+    /// τ0, of raw scores.
+    pub threshold_start: f32,
+    /// e⁻.
+    pub epoch_start: f64,
+    /// e⁺; those of the run, if not given.
+    #[serde(with = "off")]
+    pub epoch_end: Option<f64>,
+    pub teacher: TeacherConfig,
+    pub overlap: Overlap,
+    pub focal_iou: FocalIou,
+}
+
+/// Calibrated Teacher: also by the teacher's detections whose calibrated confidence is above a threshold.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Calibrated {
+    pub strong_view: bool,
+    /// τ_s, of confidences.
+    pub confidence_min: f32,
+    /// T.
+    pub refit_every: u64,
+    /// L.
+    pub window_images: usize,
+    pub before_first_fit: BeforeFirstFit,
+    pub teacher: TeacherConfig,
+    pub overlap: Overlap,
+    pub focal_iou: FocalIou,
+}
+
+/// What the pseudo labels are before the first successful fit of the calibrator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BeforeFirstFit {
+    /// None.
+    Nothing,
+    /// As the paper's algorithm starts: every score is its own confidence.
+    Identity,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TeacherConfig {
+    /// Detections with a raw score not above this are not looked at.
+    pub score_min: f32,
+    /// After iteration t the teacher is `m·teacher + (1 − m)·student` with `m = min(this, 1 − 1/(t + 1))`.
+    pub momentum_max: f32,
+}
+
+/// Which detections of the teacher are judged, and which are candidates for a missing box.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Overlap {
+    /// τ⁻: above this IoU with an annotation of its class a detection is judged, below it is a candidate.
+    pub iou_low: f32,
+    /// τ⁺: a judged detection is right above this IoU.
+    pub iou_high: f32,
+    /// No candidate overlaps an annotation of any class more than this.
+    #[serde(with = "off")]
+    pub cross_class_iou: Option<f32>,
+    /// No candidate covers more than this share of an annotation of its class, or is covered so far by one.
+    #[serde(with = "off")]
+    pub containment: Option<f32>,
+    /// No candidate has a side of so many pixels or less in the student's view.
+    #[serde(with = "off")]
+    pub min_side: Option<f32>,
+}
+
+/// `FIoU(iou) = w0 + k·(−α·iou^γ·ln(1 − iou))`, the weight of a negative sample's classification loss.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FocalIou {
+    pub enabled: bool,
+    pub start_iteration: u64,
+    pub w0: f32,
+    pub k: f32,
+    pub alpha: f32,
+    pub gamma: f32,
+    /// Which box of a negative sample is compared with annotations and pseudo labels.
+    pub iou_of: IouOf,
+    /// Faster R-CNN: whether the anchors of its proposal network are weighted.
+    pub rpn: bool,
+    /// Faster R-CNN: whether its proposals are weighted.
+    pub proposals: bool,
+}
+
+impl FocalIou {
+    fn new(enabled: bool) -> Self {
+        Self {
+            enabled,
+            start_iteration: 0,
+            w0: 0.5,
+            k: 1.5,
+            alpha: 0.25,
+            gamma: 2.0,
+            iou_of: IouOf::Prediction,
+            rpn: false,
+            proposals: true,
+        }
+    }
+}
+
+impl Default for TeacherConfig {
+    fn default() -> Self {
+        Self { score_min: 0.4, momentum_max: 0.999 }
+    }
+}
+
+impl Default for Overlap {
+    fn default() -> Self {
+        Self {
+            iou_low: 0.6,
+            iou_high: 0.75,
+            cross_class_iou: Some(0.75),
+            containment: Some(0.9),
+            min_side: Some(10.0),
+        }
+    }
+}
+
+impl Method {
+    pub const NAMES: [&str; 4] = ["supervised", "fixed", "dynamic", "calibrated"];
+
+    /// The paper's settings of the method with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        let (teacher, overlap) = (TeacherConfig::default(), Overlap::default());
+        let focal_iou = FocalIou::new(false);
+        Some(match name {
+            "supervised" => Self::Supervised(Supervised { strong_view: true, focal_iou }),
+            "fixed" => {
+                Self::Fixed(Fixed { strong_view: true, threshold: 0.7, teacher, overlap, focal_iou })
+            }
+            "dynamic" => Self::Dynamic(Dynamic {
+                strong_view: true,
+                threshold_start: 0.5,
+                epoch_start: 18.0,
+                epoch_end: None,
+                teacher,
+                overlap,
+                focal_iou,
+            }),
+            "calibrated" => Self::Calibrated(Calibrated {
+                strong_view: true,
+                confidence_min: 0.7,
+                refit_every: 500,
+                window_images: 8000,
+                before_first_fit: BeforeFirstFit::Nothing,
+                teacher,
+                overlap,
+                focal_iou,
+            }),
+            _ => return None,
+        })
+    }
+
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Supervised(_) => "supervised",
+            Self::Fixed(_) => "fixed",
+            Self::Dynamic(_) => "dynamic",
+            Self::Calibrated(_) => "calibrated",
+        }
+    }
+
+    pub fn strong_view(&self) -> bool {
+        match self {
+            Self::Supervised(method) => method.strong_view,
+            Self::Fixed(method) => method.strong_view,
+            Self::Dynamic(method) => method.strong_view,
+            Self::Calibrated(method) => method.strong_view,
+        }
+    }
+
+    pub fn focal_iou(&self) -> FocalIou {
+        match self {
+            Self::Supervised(method) => method.focal_iou,
+            Self::Fixed(method) => method.focal_iou,
+            Self::Dynamic(method) => method.focal_iou,
+            Self::Calibrated(method) => method.focal_iou,
+        }
+    }
+
+    /// The teacher's settings, where there is one.
+    pub fn teaching(&self) -> Option<(TeacherConfig, Overlap)> {
+        match self {
+            Self::Supervised(_) => None,
+            Self::Fixed(method) => Some((method.teacher, method.overlap)),
+            Self::Dynamic(method) => Some((method.teacher, method.overlap)),
+            Self::Calibrated(method) => Some((method.teacher, method.overlap)),
+        }
+    }
+}
+
+impl RunConfig {
+    /// The paper's run with this detector, backbone and method; where its data is remains to be said.
+    fn new(kind: Kind, depth: Depth, method: Method) -> Self {
+        let backbone = ResNetConfig::new(depth);
+        let detector = match kind {
+            Kind::RetinaNet => DetectorConfig::RetinaNet(RetinaNetConfig::new(1, backbone)),
+            Kind::Fcos => DetectorConfig::Fcos(FcosConfig::new(1, backbone)),
+            Kind::FasterRcnn => DetectorConfig::FasterRcnn(FasterRcnnConfig::new(1, backbone)),
+        };
+        Self {
+            data: DataConfig {
+                on_bad_image: BadImage::Error,
+                classes: Vec::new(),
+                train: PartConfig::default(),
+                test: PartConfig::default(),
+                hidden: None,
+            },
+            detector,
+            start: StartConfig::default(),
+            views: ViewsConfig {
+                short_side: [400, 1200],
+                long_side_max: 1333,
+                test_short_side: 800,
+                test_long_side_max: 1333,
+                normalize: Normalize::Torchvision,
+            },
+            train: TrainConfig::paper(),
+            method,
+        }
+    }
+
+    /// What is wrong with the values, first of all: the key, and what it must be.
+    fn check(&self) -> Result<(), (String, String)> {
+        let require = |holds: bool, key: &str, rule: &str| {
+            if holds { Ok(()) } else { Err((key.to_owned(), format!("must be {rule}"))) }
+        };
+        let share = |value: f32| (0.0..=1.0).contains(&value);
+        let positive = |value: f32| value > 0.0 && value.is_finite();
+
+        require(self.data.train.path.is_some(), "data.train.path", "given: the annotations to train on")?;
+
+        self.detector.check().map_err(|error| {
+            (format!("detector.{}", error.field), format!("must be {}", error.rule))
+        })?;
+        let StartConfig { backbone, model } = &self.start;
+        require(backbone.is_none() || model.is_none(), "start.model", "\"off\" where `start.backbone` is not")?;
+        let from_scratch = backbone.is_none() && model.is_none();
+        let ResNetConfig { norm, frozen_stages, .. } = *self.detector.backbone();
+        require(
+            !from_scratch || norm != NormKind::Frozen,
+            "detector.backbone.norm",
+            "\"group\" or \"batch\" where nothing is said in `[start]`: statistics that were never \
+             measured cannot be frozen",
+        )?;
+        require(
+            !from_scratch || frozen_stages == 0,
+            "detector.backbone.frozen_stages",
+            "0 where nothing is said in `[start]`: random weights would never be trained",
+        )?;
+
+        let ViewsConfig { short_side: [low, high], long_side_max, .. } = self.views;
+        let sides = 1..=16384;
+        let ordered = sides.contains(&low) && low <= high && high <= long_side_max;
+        require(ordered, "views.short_side", "two sizes, ascending, from 1 to `views.long_side_max`")?;
+        require(sides.contains(&long_side_max), "views.long_side_max", "from 1 to 16384")?;
+        let input = self.views.input();
+        require(
+            sides.contains(&input.short_side) && input.short_side <= input.long_side_max,
+            "views.test_short_side",
+            "from 1 to `views.test_long_side_max`",
+        )?;
+        require(sides.contains(&input.long_side_max), "views.test_long_side_max", "from 1 to 16384")?;
+
+        self.train.check(&require)?;
+        if let Some((TeacherConfig { score_min, momentum_max }, overlap)) = self.method.teaching() {
+            require((0.0..1.0).contains(&score_min), "method.teacher.score_min", "from 0 to below 1")?;
+            require((0.0..1.0).contains(&momentum_max), "method.teacher.momentum_max", "from 0 to below 1")?;
+            let Overlap { iou_low, iou_high, cross_class_iou, containment, min_side } = overlap;
+            require(share(iou_low), "method.overlap.iou_low", "from 0 to 1")?;
+            require(
+                share(iou_high) && iou_low <= iou_high,
+                "method.overlap.iou_high",
+                "from `iou_low` to 1",
+            )?;
+            require(
+                cross_class_iou.is_none_or(share),
+                "method.overlap.cross_class_iou",
+                "from 0 to 1, or \"off\"",
+            )?;
+            require(containment.is_none_or(share), "method.overlap.containment", "from 0 to 1, or \"off\"")?;
+            let sides = min_side.is_none_or(|side| side >= 0.0 && side.is_finite());
+            require(sides, "method.overlap.min_side", "0 or more pixels, or \"off\"")?;
+        }
+        match &self.method {
+            Method::Supervised(_) => {}
+            Method::Fixed(method) => {
+                require(share(method.threshold), "method.threshold", "from 0 to 1")?;
+                self.not_below_floor("method.threshold", method.threshold, method.teacher)?;
+            }
+            Method::Dynamic(method) => {
+                require(share(method.threshold_start), "method.threshold_start", "from 0 to 1")?;
+                self.not_below_floor("method.threshold_start", method.threshold_start, method.teacher)?;
+                let start = method.epoch_start;
+                require(start >= 0.0 && start.is_finite(), "method.epoch_start", "0 or more")?;
+                let end = method.epoch_end.is_none_or(|end| end > start + 1.0 && end.is_finite());
+                require(end, "method.epoch_end", "more than 1 above `epoch_start`, or \"off\"")?;
+            }
+            Method::Calibrated(method) => {
+                require(share(method.confidence_min), "method.confidence_min", "from 0 to 1")?;
+                require(method.refit_every > 0, "method.refit_every", "1 at least")?;
+                require(method.window_images > 0, "method.window_images", "1 at least")?;
+            }
+        }
+        let FocalIou { w0, k, alpha, gamma, .. } = self.method.focal_iou();
+        for (key, value) in [("w0", w0), ("k", k), ("alpha", alpha)] {
+            let holds = value >= 0.0 && value.is_finite();
+            require(holds, &format!("method.focal_iou.{key}"), "0 or more")?;
+        }
+        require(positive(gamma), "method.focal_iou.gamma", "positive")
+    }
+
+    /// A threshold below the teacher's floor would promise pseudo labels that never come.
+    fn not_below_floor(
+        &self,
+        key: &str,
+        threshold: f32,
+        teacher: TeacherConfig,
+    ) -> Result<(), (String, String)> {
+        if threshold >= teacher.score_min {
+            return Ok(());
+        }
+        Err((key.to_owned(), "must be `method.teacher.score_min` at least".to_owned()))
+    }
+}
+
+impl TrainConfig {
+    pub(crate) fn paper() -> Self {
+        Self {
+            seed: 0,
+            iterations: 180_000,
+            batch_size: 16,
+            lr: 0.01,
+            lr_milestones: vec![120_000, 160_000],
+            lr_decay: 0.1,
+            warm_up_iterations: 500,
+            warm_up_start: 0.001,
+            momentum: 0.9,
+            weight_decay: 1e-4,
+            gradient_norm_max: None,
+            normalization: Normalization::Batch,
+            workers: 1,
+            log_every: 50,
+            checkpoint_every: 1000,
+            evaluate_every: Some(10_000),
+        }
+    }
+
+    fn check(
+        &self,
+        require: &dyn Fn(bool, &str, &str) -> Result<(), (String, String)>,
+    ) -> Result<(), (String, String)> {
+        let positive = |value: f32| value > 0.0 && value.is_finite();
+        require(self.iterations > 0, "train.iterations", "1 at least")?;
+        require((1..=4096).contains(&self.batch_size), "train.batch_size", "from 1 to 4096")?;
+        require(positive(self.lr), "train.lr", "positive")?;
+        let ascending = self.lr_milestones.is_sorted_by(|a, b| a < b);
+        require(ascending, "train.lr_milestones", "ascending")?;
+        require(positive(self.lr_decay) && self.lr_decay <= 1.0, "train.lr_decay", "above 0, up to 1")?;
+        require((0.0..=1.0).contains(&self.warm_up_start), "train.warm_up_start", "from 0 to 1")?;
+        require((0.0..1.0).contains(&self.momentum), "train.momentum", "from 0 to below 1")?;
+        let decay = self.weight_decay >= 0.0 && self.weight_decay.is_finite();
+        require(decay, "train.weight_decay", "0 or more")?;
+        let norm = self.gradient_norm_max.is_none_or(positive);
+        require(norm, "train.gradient_norm_max", "positive, or \"off\"")?;
+        require((1..=256).contains(&self.workers), "train.workers", "from 1 to 256")?;
+        require(self.log_every > 0, "train.log_every", "1 at least")?;
+        require(self.checkpoint_every > 0, "train.checkpoint_every", "1 at least")?;
+        let every = self.evaluate_every.is_none_or(|every| every > 0);
+        require(every, "train.evaluate_every", "1 at least, or \"off\"")
+    }
+}

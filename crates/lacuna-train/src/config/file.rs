@@ -1,0 +1,342 @@
+//! From the text of a configuration file to a [`RunConfig`], and back.
+//!
+//! Defaults are a whole configuration as a tree of values. What the file says is laid over it, so a key
+//! that the defaults do not have is unknown, and it is known which keys there are instead.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use lacuna_data::nearest;
+use lacuna_models::DetectorConfig;
+use lacuna_models::resnet::Depth;
+use lacuna_models::weights::Kind;
+use serde::de::DeserializeOwned;
+use toml::de::{DeTable, DeValue};
+use toml::{Spanned, Table, Value};
+
+use super::{Method, RunConfig};
+
+/// Where a value was said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    Line { path: PathBuf, line: usize },
+    /// With `--set`.
+    Set,
+    /// Nowhere in this file.
+    File { path: PathBuf },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Line { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Set => f.write_str("--set"),
+            Self::File { path } => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// What is wrong with a configuration.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: {problem}")]
+pub struct ConfigError {
+    pub place: Place,
+    pub problem: String,
+    pub hint: Option<String>,
+}
+
+/// A configuration as it was given: a file, and what `--set` adds.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    pub path: &'a Path,
+    pub text: &'a str,
+    /// `key=value`, with the value in TOML; what is no TOML is a string.
+    pub set: &'a [String],
+}
+
+impl RunConfig {
+    /// Every value, checked.
+    pub fn parse(source: Source) -> Result<Self, ConfigError> {
+        let given = Given::read(source)?;
+        let config = given.config()?;
+        config.check().map_err(|(key, rule)| given.error(&key, format!("`{key}` {rule}")))?;
+        Ok(config)
+    }
+
+    /// The whole configuration as TOML.
+    pub fn to_toml(&self) -> String {
+        let mut table = Table::try_from(self).expect("every configuration can be written as TOML");
+        remove_n_classes(&mut table);
+        shorten_floats(&mut table);
+        toml::to_string(&table).expect("every table can be written as TOML")
+    }
+
+    /// The same detector for this number of classes.
+    #[must_use]
+    pub fn with_n_classes(mut self, n_classes: usize) -> Self {
+        match &mut self.detector {
+            DetectorConfig::RetinaNet(config) => config.n_classes = n_classes,
+            DetectorConfig::Fcos(config) => config.n_classes = n_classes,
+            DetectorConfig::FasterRcnn(config) => config.n_classes = n_classes,
+        }
+        self
+    }
+
+    /// The first key in which the two differ, if it has a part in what a run computes.
+    pub fn difference(&self, other: &Self) -> Option<String> {
+        let [ours, theirs] =
+            [self, other].map(|config| Table::try_from(config).expect("a configuration is a table"));
+        first_difference("", &ours, &theirs)
+    }
+}
+
+/// Where the data lies, who prepares it and how often the run is saved does not change its results.
+const WITHOUT_EFFECT: [&str; 7] = [
+    "data.train.path",
+    "data.train.images",
+    "data.test.path",
+    "data.test.images",
+    "data.hidden",
+    "train.workers",
+    "train.checkpoint_every",
+];
+
+fn first_difference(above: &str, ours: &Table, theirs: &Table) -> Option<String> {
+    let keys = ours.keys().chain(theirs.keys().filter(|key| !ours.contains_key(*key)));
+    keys.map(|key| (join(above, key), ours.get(key), theirs.get(key))).find_map(|(path, a, b)| match (a, b) {
+        (Some(Value::Table(a)), Some(Value::Table(b))) => first_difference(&path, a, b),
+        (a, b) => (a != b && !WITHOUT_EFFECT.contains(&path.as_str())).then_some(path),
+    })
+}
+
+/// What the file and `--set` say, and where.
+struct Given<'a> {
+    path: &'a Path,
+    values: Table,
+    places: HashMap<String, Place>,
+}
+
+impl<'a> Given<'a> {
+    fn read(source: Source<'a>) -> Result<Self, ConfigError> {
+        let Source { path, text, set } = source;
+        let line_of = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
+        let table = DeTable::parse(text).map_err(|error| {
+            let place = match error.span() {
+                Some(span) => Place::Line { path: path.into(), line: line_of(span.start) },
+                None => Place::File { path: path.into() },
+            };
+            ConfigError { place, problem: error.message().to_owned(), hint: None }
+        })?;
+        let mut places = HashMap::new();
+        let mut note = |key: String, at: usize| {
+            places.insert(key, Place::Line { path: path.into(), line: line_of(at) });
+        };
+        note_places("", table.get_ref(), &mut note);
+        let mut values: Table = toml::from_str(text).expect("it was parsed before");
+        for assignment in set {
+            let wrong = |problem: String| ConfigError { place: Place::Set, problem, hint: None };
+            let (key, value) = assignment.split_once('=').ok_or_else(|| {
+                wrong(format!("`{assignment}` is not of the form `key=value`, such as `train.lr=0.005`"))
+            })?;
+            let (key, value) = (key.trim(), value.trim());
+            let value = toml::from_str::<Table>(&format!("value = {value}"))
+                .ok()
+                .and_then(|mut table| table.remove("value"))
+                .unwrap_or_else(|| Value::String(value.to_owned()));
+            put(&mut values, key, value).map_err(wrong)?;
+            places.insert(key.to_owned(), Place::Set);
+        }
+        Ok(Self { path, values, places })
+    }
+
+    /// Where a key, or else the nearest one above it, was said.
+    fn place(&self, key: &str) -> Place {
+        let mut key = key;
+        loop {
+            if let Some(place) = self.places.get(key) {
+                return place.clone();
+            }
+            match key.rsplit_once('.') {
+                Some((above, _)) => key = above,
+                None => return Place::File { path: self.path.into() },
+            }
+        }
+    }
+
+    fn error(&self, key: &str, problem: String) -> ConfigError {
+        ConfigError { place: self.place(key), problem, hint: None }
+    }
+
+    /// A word that decides which other keys there are; `default` if it need not be said.
+    fn word(&self, key: &str, words: &[&str], default: Option<&str>) -> Result<String, ConfigError> {
+        let known = words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
+        let said = key.split('.').try_fold(None, |value: Option<&Value>, part| {
+            let table = value.map_or(Some(&self.values), Value::as_table)?;
+            table.get(part).map(Some)
+        });
+        match said.flatten() {
+            Some(Value::String(word)) if words.contains(&word.as_str()) => Ok(word.clone()),
+            Some(value) => {
+                let mut error = self.error(key, format!("`{key}` is {value}, not one of {known}"));
+                let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+                error.hint = value.as_str().and_then(|word| nearest(word, &words)).map(did_you_mean);
+                Err(error)
+            }
+            None => default
+                .map(str::to_owned)
+                .ok_or_else(|| self.error(key, format!("`{key}` is missing; it is one of {known}"))),
+        }
+    }
+
+    /// The defaults with what was said laid over them.
+    fn config(&self) -> Result<RunConfig, ConfigError> {
+        let kind = self.word("detector.kind", &["retinanet", "fcos", "fasterrcnn"], None)?;
+        let depths: [&str; 4] = ["resnet18", "resnet34", "resnet50", "resnet101"];
+        let depth = self.word("detector.backbone.depth", &depths, Some("resnet50"))?;
+        let method = self.word("method.name", &Method::NAMES, None)?;
+
+        let kind_of = match kind.as_str() {
+            "retinanet" => Kind::RetinaNet,
+            "fcos" => Kind::Fcos,
+            _ => Kind::FasterRcnn,
+        };
+        let depth_of = Depth::ALL[depths.iter().position(|known| *known == depth).expect("it is one of them")];
+        let method_of = Method::named(&method).expect("it is one of them");
+        let defaults = RunConfig::new(kind_of, depth_of, method_of);
+        let mut table = Table::try_from(&defaults).expect("every configuration can be written as TOML");
+        remove_n_classes(&mut table);
+        self.lay_over("", &mut table, &self.values)?;
+        table["detector"]["backbone"]["depth"] = Value::String(depth);
+
+        let mut take = |key: &str| table.remove(key).expect("the defaults have it");
+        let detector = without(take("detector"), "kind");
+        let method_values = without(take("method"), "name");
+        Ok(RunConfig {
+            data: self.deserialize("data", take("data"))?,
+            start: self.deserialize("start", take("start"))?,
+            views: self.deserialize("views", take("views"))?,
+            train: self.deserialize("train", take("train"))?,
+            detector: match kind_of {
+                Kind::RetinaNet => DetectorConfig::RetinaNet(self.deserialize("detector", detector)?),
+                Kind::Fcos => DetectorConfig::Fcos(self.deserialize("detector", detector)?),
+                Kind::FasterRcnn => DetectorConfig::FasterRcnn(self.deserialize("detector", detector)?),
+            },
+            method: match defaults.method {
+                Method::Supervised(_) => Method::Supervised(self.deserialize("method", method_values)?),
+                Method::Fixed(_) => Method::Fixed(self.deserialize("method", method_values)?),
+                Method::Dynamic(_) => Method::Dynamic(self.deserialize("method", method_values)?),
+                Method::Calibrated(_) => Method::Calibrated(self.deserialize("method", method_values)?),
+            },
+        })
+    }
+
+    fn lay_over(&self, above: &str, onto: &mut Table, said: &Table) -> Result<(), ConfigError> {
+        for (key, value) in said {
+            let path = join(above, key);
+            let Some(old) = onto.get_mut(key) else {
+                let known: Vec<String> = onto.keys().cloned().collect();
+                let hint = nearest(key, &known)
+                    .map_or_else(|| format!("its keys are `{}`", known.join("`, `")), did_you_mean);
+                let problem = match above {
+                    "" => format!("there is no table `[{key}]`"),
+                    above => format!("there is no key `{key}` in `[{above}]`"),
+                };
+                return Err(ConfigError { hint: Some(hint), ..self.error(&path, problem) });
+            };
+            match (old, value) {
+                (Value::Table(old), Value::Table(value)) => self.lay_over(&path, old, value)?,
+                (Value::Table(_), value) => {
+                    return Err(self.error(&path, format!("`{path}` is a table, not {value}")));
+                }
+                (_, Value::Table(_)) => {
+                    return Err(self.error(&path, format!("`{path}` is a value, not a table")));
+                }
+                (old, value) => *old = value.clone(),
+            }
+        }
+        Ok(())
+    }
+
+    fn deserialize<T: DeserializeOwned>(&self, section: &str, mut value: Value) -> Result<T, ConfigError> {
+        if section == "detector" {
+            // Known only when the data has been read.
+            value.as_table_mut().expect("it is a table").insert("n_classes".to_owned(), Value::Integer(1));
+        }
+        serde_path_to_error::deserialize(value).map_err(|error| {
+            let key = join(section, &error.path().to_string());
+            let key = key.strip_suffix(".?").unwrap_or(&key).to_owned();
+            let problem = error.into_inner();
+            self.error(&key, format!("`{key}`: {}", problem.message()))
+        })
+    }
+}
+
+fn did_you_mean(word: &str) -> String {
+    format!("did you mean `{word}`?")
+}
+
+fn join(above: &str, key: &str) -> String {
+    if above.is_empty() { key.to_owned() } else { format!("{above}.{key}") }
+}
+
+fn without(value: Value, key: &str) -> Value {
+    let Value::Table(mut table) = value else { unreachable!("a section is a table") };
+    table.remove(key);
+    Value::Table(table)
+}
+
+fn remove_n_classes(table: &mut Table) {
+    if let Some(Value::Table(detector)) = table.get_mut("detector") {
+        detector.remove("n_classes");
+    }
+}
+
+/// Numbers of 32 bits became numbers of 64 bits; back to as few digits as tell them apart.
+fn shorten_floats(table: &mut Table) {
+    fn shorten(value: &mut Value) {
+        match value {
+            Value::Float(number) => {
+                let short = *number as f32;
+                if f64::from(short) == *number {
+                    *number = short.to_string().parse().unwrap_or(*number);
+                }
+            }
+            Value::Array(values) => values.iter_mut().for_each(shorten),
+            Value::Table(table) => shorten_floats(table),
+            _ => {}
+        }
+    }
+    table.iter_mut().for_each(|(_, value)| shorten(value));
+}
+
+fn put(values: &mut Table, key: &str, value: Value) -> Result<(), String> {
+    match key.split_once('.') {
+        None if key.is_empty() => Err("a key is missing before `=`".to_owned()),
+        None => {
+            values.insert(key.to_owned(), value);
+            Ok(())
+        }
+        Some((first, rest)) => {
+            let below = values.entry(first).or_insert_with(|| Value::Table(Table::new()));
+            match below {
+                Value::Table(below) => put(below, rest, value),
+                _ => Err(format!("`{first}` is a value, not a table")),
+            }
+        }
+    }
+}
+
+fn note_places(above: &str, table: &DeTable, note: &mut dyn FnMut(String, usize)) {
+    for (key, value) in table {
+        let path = join(above, key.get_ref());
+        note(path.clone(), key.span().start);
+        note_below(&path, value, note);
+    }
+}
+
+fn note_below(path: &str, value: &Spanned<DeValue>, note: &mut dyn FnMut(String, usize)) {
+    if let DeValue::Table(table) = value.get_ref() {
+        note_places(path, table, note);
+    }
+}

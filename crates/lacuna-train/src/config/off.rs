@@ -1,0 +1,23 @@
+//! A value that can be switched off: TOML has no word for nothing, so `"off"` stands for it, and every key
+//! of a resolved configuration has a value.
+
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+const OFF: &str = "off";
+
+pub fn serialize<T: Serialize, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => value.serialize(serializer),
+        None => serializer.serialize_str(OFF),
+    }
+}
+
+pub fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    match toml::Value::deserialize(deserializer)? {
+        toml::Value::String(text) if text == OFF => Ok(None),
+        value => T::deserialize(value).map(Some).map_err(|error| Error::custom(error.message())),
+    }
+}

@@ -1,0 +1,77 @@
+//! A detector over a data set.
+
+use std::path::Path;
+
+use burn::tensor::Device;
+use lacuna_boxes::Detection;
+use lacuna_data::decode::{self, ImageError, OnBadImage, RgbImage};
+use lacuna_data::{Dataset, Error};
+use lacuna_eval::{AveragePrecision, average_precision};
+use lacuna_models::Detector;
+use rayon::prelude::*;
+
+use crate::model::{InputConfig, ModelCategory};
+
+/// So many images are decoded at once, on all cores, before the detector sees them one by one.
+const DECODED_AT_ONCE: usize = 16;
+
+/// What a detector finds in the images of a data set.
+pub struct Found {
+    /// Of each image of the data set, best first, in its coordinates, with the detector's classes.
+    pub detections: Vec<Vec<Detection>>,
+    /// Images that could not be read; nothing was found in them.
+    pub skipped: Vec<ImageError>,
+}
+
+/// `folder` is where the images' file names start from; `go_on` is asked after each image.
+///
+/// # Errors
+/// [`Error::Interrupted`] when `go_on` says no, [`Error::Image`] of an image that cannot be read.
+pub fn detect_all(
+    detector: &Detector,
+    input: &InputConfig,
+    (dataset, folder): (&Dataset, &Path),
+    on_bad_image: OnBadImage,
+    go_on: &mut dyn FnMut() -> bool,
+) -> lacuna_data::Result<Found> {
+    let mut found = Found { detections: Vec::new(), skipped: Vec::new() };
+    for images in dataset.images().chunks(DECODED_AT_ONCE) {
+        let decoded: Vec<Result<RgbImage, ImageError>> = images
+            .par_iter()
+            .map(|image| decode::read(&folder.join(&image.file_name), Some((image.width, image.height))))
+            .collect();
+        for image in decoded {
+            let detections = match image {
+                Ok(image) => detector.detect(&input.images(&image, &Device::flex())).remove(0),
+                Err(error) if on_bad_image == OnBadImage::Skip => {
+                    found.skipped.push(error);
+                    Vec::new()
+                }
+                Err(error) => return Err(error.into()),
+            };
+            found.detections.push(detections);
+            if !go_on() {
+                return Err(Error::Interrupted);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// For each class of a model, the data set's class of the same name.
+pub fn classes_in(categories: &[ModelCategory], dataset: &Dataset) -> Vec<Option<usize>> {
+    let index = |name: &str| dataset.categories().iter().position(|category| category.name == name);
+    categories.iter().map(|category| index(&category.name)).collect()
+}
+
+/// COCO's average precision of a detector; `classes` are the data set's for each of its own.
+pub fn evaluate(
+    dataset: &Dataset,
+    detections: &[Vec<Detection>],
+    classes: &[Option<usize>],
+) -> AveragePrecision {
+    let renamed = |found: &Vec<Detection>| {
+        found.iter().filter_map(|&found| Some(Detection { class: classes[found.class]?, ..found })).collect()
+    };
+    average_precision(dataset, &detections.iter().map(renamed).collect::<Vec<_>>())
+}

@@ -1,0 +1,166 @@
+//! What a run tells about itself: sums over some iterations, and the lines of `metrics.jsonl` and
+//! `results.csv` that they become.
+
+use lacuna_calib::{Confidence, Platt, Reliability};
+use lacuna_data::Object;
+use lacuna_eval::{AveragePrecision, Recovered, recovered};
+use lacuna_models::Term;
+use serde::{Deserialize, Serialize};
+
+use crate::step::{Step, Threshold};
+
+/// A pseudo label has found a hidden annotation of its class at this IoU.
+pub const FOUND_IOU_MIN: f32 = 0.5;
+
+/// Sums over the iterations since the last line.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Window {
+    pub iterations: u64,
+    pub images: u64,
+    /// In the order of [`TERMS`].
+    losses: [f64; TERMS.len()],
+    pub annotations: u64,
+    pub detections: u64,
+    pub candidates: u64,
+    pub pseudo_labels: u64,
+    /// Of judged detections, by their raw scores and by their confidences.
+    raw: Reliability,
+    calibrated: Reliability,
+    recovered: Recovered,
+}
+
+/// The names of a loss's terms.
+const TERMS: [(Term, &str); 5] = [
+    (Term::Classification, "classification"),
+    (Term::Regression, "regression"),
+    (Term::Centerness, "centerness"),
+    (Term::Objectness, "objectness"),
+    (Term::ProposalRegression, "proposal_regression"),
+];
+
+impl Window {
+    /// `hidden` are the annotations that a simulated split took away, of each image of the batch.
+    pub fn add(&mut self, step: &Step, annotations: usize, hidden: Option<&[Vec<Object>]>) {
+        self.iterations += 1;
+        self.images += step.splits.len() as u64;
+        for (sum, (term, _)) in self.losses.iter_mut().zip(TERMS) {
+            let of_term = step.losses.iter().filter(|(other, _)| *other == term);
+            *sum += of_term.map(|(_, loss)| f64::from(*loss)).sum::<f64>();
+        }
+        self.annotations += annotations as u64;
+        self.detections += step.detections as u64;
+        self.candidates += step.splits.iter().map(|split| split.candidates.len() as u64).sum::<u64>();
+        self.pseudo_labels += step.pseudo_labels.iter().map(|labels| labels.len() as u64).sum::<u64>();
+        for judged in step.splits.iter().flat_map(|split| &split.judged) {
+            self.raw.add(judged.score.0, judged.right);
+            if let Some(Threshold::Confidence(_, calibrator)) = step.threshold {
+                self.calibrated.add(calibrator.confidence(judged.score).0, judged.right);
+            }
+        }
+        for (labels, hidden) in step.pseudo_labels.iter().zip(hidden.into_iter().flatten()) {
+            self.recovered.add(recovered(labels, hidden, FOUND_IOU_MIN));
+        }
+    }
+
+    pub fn loss(&self) -> f64 {
+        self.losses.iter().sum::<f64>() / self.iterations.max(1) as f64
+    }
+
+    pub fn per_image(&self, count: u64) -> f64 {
+        count as f64 / self.images.max(1) as f64
+    }
+}
+
+/// One line about a stretch of a run, with the evaluation at its end if there was one.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub iteration: u64,
+    pub epoch: f64,
+    pub lr: f32,
+    pub window: Window,
+    pub calibrator: Option<Platt>,
+    pub threshold: Option<Threshold>,
+    pub student: Option<AveragePrecision>,
+    pub teacher: Option<AveragePrecision>,
+}
+
+impl Record {
+    /// Every number by its name; what there is none of is empty in a file.
+    fn fields(&self) -> Vec<(String, Option<f64>)> {
+        let window = &self.window;
+        let mut fields = vec![
+            ("iteration".to_owned(), Some(self.iteration as f64)),
+            ("epoch".to_owned(), Some(self.epoch)),
+            ("lr".to_owned(), Some(f64::from(self.lr))),
+            ("loss".to_owned(), Some(window.loss())),
+        ];
+        let mut add = |name: &str, value: Option<f64>| fields.push((name.to_owned(), value));
+        for ((_, name), sum) in TERMS.iter().zip(window.losses) {
+            add(&format!("loss_{name}"), Some(sum / window.iterations.max(1) as f64));
+        }
+        add("annotations_per_image", Some(window.per_image(window.annotations)));
+        add("detections_per_image", Some(window.per_image(window.detections)));
+        add("candidates_per_image", Some(window.per_image(window.candidates)));
+        add("pseudo_labels_per_image", Some(window.per_image(window.pseudo_labels)));
+        add("judged", Some(window.raw.count() as f64));
+        add("ece_raw", window.raw.ece());
+        add("ece_calibrated", window.calibrated.ece());
+        add("calibrator_w", self.calibrator.map(|calibrator| calibrator.w));
+        add("calibrator_b", self.calibrator.map(|calibrator| calibrator.b));
+        let as_score = self.threshold.and_then(Threshold::as_score);
+        add("threshold_score", as_score.map(|score| f64::from(score.0)));
+        add("pseudo_precision", window.recovered.precision());
+        add("pseudo_recall", window.recovered.recall());
+        for (who, ap) in [("student", &self.student), ("teacher", &self.teacher)] {
+            add(&format!("{who}_ap"), ap.as_ref().and_then(|ap| ap.ap));
+            add(&format!("{who}_ap50"), ap.as_ref().and_then(|ap| ap.ap50));
+            add(&format!("{who}_ap75"), ap.as_ref().and_then(|ap| ap.ap75));
+        }
+        fields
+    }
+
+    /// A line of `metrics.jsonl`.
+    pub fn json(&self, event: &str) -> String {
+        let numbers = self.fields().into_iter().map(|(name, value)| {
+            let value = value.filter(|value| value.is_finite());
+            format!(",\"{name}\":{}", value.map_or("null".to_owned(), number))
+        });
+        format!("{{\"event\":\"{event}\"{}}}", numbers.collect::<String>())
+    }
+
+    /// The heading of `results.csv`.
+    pub fn csv_heading() -> String {
+        let empty = Self {
+            iteration: 0,
+            epoch: 0.0,
+            lr: 0.0,
+            window: Window::default(),
+            calibrator: None,
+            threshold: None,
+            student: None,
+            teacher: None,
+        };
+        empty.fields().into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(",")
+    }
+
+    /// A row of `results.csv`.
+    pub fn csv(&self) -> String {
+        let cells = self.fields().into_iter().map(|(_, value)| value.map_or(String::new(), number));
+        cells.collect::<Vec<_>>().join(",")
+    }
+
+    /// The raw score that a confidence corresponds to, for people.
+    pub fn threshold_shown(&self) -> Option<(Option<Confidence>, f32)> {
+        let threshold = self.threshold?;
+        let score = threshold.as_score()?.0;
+        Some(match threshold {
+            Threshold::Score(_) => (None, score),
+            Threshold::Confidence(min, _) => (Some(min), score),
+        })
+    }
+}
+
+/// Whole numbers without a fraction, others as short as they are exact.
+fn number(value: f64) -> String {
+    format!("{value}")
+}

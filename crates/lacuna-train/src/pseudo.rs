@@ -1,0 +1,107 @@
+//! Which detections of the teacher say something about its scores, and which may be missing boxes.
+
+use lacuna_boxes::{Detection, best_iou, iof, iou};
+use lacuna_calib::Judged;
+use lacuna_data::Object;
+
+use crate::config::Overlap;
+
+/// The teacher's detections in an image, split by their overlap with its annotations.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Split {
+    /// Near an annotation: right or wrong.
+    pub judged: Vec<Judged>,
+    /// Away from all annotations: each may be a box that is missing.
+    pub candidates: Vec<Detection>,
+}
+
+/// With `iou` the best IoU of a detection with an annotation of its class, it is judged if `iou > τ⁻`
+/// (right if `iou > τ⁺`), and a candidate if `iou < τ⁻`.
+///
+/// A candidate is dropped, as in the authors' code, when it overlaps an annotation of *any* class more than
+/// `cross_class_iou`, or when more than `containment` of it is covered by an annotation of its class, or of
+/// such an annotation by it.
+///
+/// Differs from the reference: there the copy of this rule that fits the calibrator has a τ⁻ of 0.5.
+pub fn split_by_overlap(detections: &[Detection], annotations: &[Object], overlap: &Overlap) -> Split {
+    let mut split = Split::default();
+    for &detection in detections {
+        let Detection { bounds, class, score } = detection;
+        let of_class = || annotations.iter().filter(|object| object.class == class).map(|object| object.bbox);
+        let best = best_iou(bounds, of_class()).map_or(0.0, |(_, iou)| iou);
+        if best > overlap.iou_low {
+            split.judged.push(Judged { score, right: best > overlap.iou_high });
+        } else if best < overlap.iou_low {
+            let doubled = overlap
+                .cross_class_iou
+                .is_some_and(|limit| annotations.iter().any(|object| iou(bounds, object.bbox) > limit));
+            let contained = overlap.containment.is_some_and(|limit| {
+                of_class().any(|other| iof(bounds, other) > limit || iof(other, bounds) > limit)
+            });
+            if !doubled && !contained {
+                split.candidates.push(detection);
+            }
+        }
+    }
+    split
+}
+
+#[cfg(test)]
+mod tests {
+    use lacuna_boxes::{Box2, Score};
+
+    use super::*;
+
+    fn detection(bounds: Box2, class: usize) -> Detection {
+        Detection { bounds, class, score: Score(0.8) }
+    }
+
+    /// A box that overlaps (0, 0, 100, 100) with this IoU, from inside.
+    fn overlapping(iou: f32) -> Box2 {
+        Box2::new(0.0, 0.0, 100.0, 100.0 * iou)
+    }
+
+    const WHOLE: Box2 = Box2::new(0.0, 0.0, 100.0, 100.0);
+
+    /// As in the paper: nothing is dropped.
+    const PAPER: Overlap =
+        Overlap { iou_low: 0.6, iou_high: 0.75, cross_class_iou: None, containment: None, min_side: None };
+
+    #[test]
+    fn near_an_annotation_of_its_class_a_detection_is_judged() {
+        let annotations = [Object { class: 1, bbox: WHOLE }];
+        let found = [0.9, 0.7, 0.5].map(|iou| detection(overlapping(iou), 1));
+        let split = split_by_overlap(&found, &annotations, &PAPER);
+        let outcomes: Vec<bool> = split.judged.iter().map(|judged| judged.right).collect();
+        assert_eq!(outcomes, [true, false]);
+        assert_eq!(split.candidates, [found[2]]);
+    }
+
+    #[test]
+    fn annotations_of_other_classes_judge_nothing() {
+        let annotations = [Object { class: 0, bbox: WHOLE }];
+        let found = [detection(overlapping(0.9), 1), detection(overlapping(0.7), 1)];
+        assert_eq!(split_by_overlap(&found, &annotations, &PAPER).candidates, found);
+        let code = Overlap { cross_class_iou: Some(0.75), ..PAPER };
+        assert_eq!(split_by_overlap(&found, &annotations, &code).candidates, [found[1]]);
+    }
+
+    #[test]
+    fn a_part_of_an_annotated_object_is_no_candidate() {
+        let annotations = [Object { class: 1, bbox: WHOLE }];
+        let (part, around) = (Box2::new(10.0, 10.0, 40.0, 40.0), Box2::new(-100.0, 0.0, 100.0, 100.0));
+        let found = [part, around].map(|bounds| detection(bounds, 1));
+        assert_eq!(split_by_overlap(&found, &annotations, &PAPER).candidates, found);
+        let code = Overlap { containment: Some(0.9), ..PAPER };
+        assert_eq!(split_by_overlap(&found, &annotations, &code), Split::default());
+        let others = found.map(|found| Detection { class: 0, ..found });
+        assert_eq!(split_by_overlap(&others, &annotations, &code).candidates, others);
+    }
+
+    #[test]
+    fn without_annotations_all_are_candidates() {
+        let found = [detection(WHOLE, 0)];
+        let split = split_by_overlap(&found, &[], &Overlap::default());
+        assert_eq!(split, Split { judged: Vec::new(), candidates: found.to_vec() });
+    }
+}

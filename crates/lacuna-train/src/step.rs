@@ -1,0 +1,272 @@
+//! One iteration of training: Algorithm 1 of the paper with its surroundings.
+
+use burn::Tensor;
+use burn::module::Module;
+use burn::tensor::{Device, TensorData};
+use lacuna_boxes::{Affine, Detection, Score};
+use lacuna_calib::{CalibrationQueue, Confidence, NoFit, Platt};
+use lacuna_data::Object;
+use lacuna_data::batch::{Batch, Position, View};
+use lacuna_models::{Detector, Images, LossOptions, NegativeWeight, Target, Term, ops};
+use lacuna_random::{Purpose, Rng};
+
+use crate::config::{BeforeFirstFit, Calibrated, Method, RunConfig};
+use crate::phases::{Phase, Stopwatch};
+use crate::pseudo::{Split, split_by_overlap};
+use crate::{Optimizer, update_teacher};
+
+/// All that training changes.
+pub struct Learner {
+    /// On a tracked device.
+    pub student: Detector,
+    pub teacher: Option<Teacher>,
+    pub optimizer: Optimizer,
+    /// How many iterations are done.
+    pub iteration: u64,
+}
+
+/// The average of the students so far, and what is known about its scores.
+pub struct Teacher {
+    /// On a plain device.
+    pub detector: Detector,
+    pub calibration: Option<Calibration>,
+}
+
+pub struct Calibration {
+    /// `None` until the first successful fit.
+    pub calibrator: Option<Platt>,
+    pub queue: CalibrationQueue,
+}
+
+/// Which candidates become pseudo labels.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Threshold {
+    Score(Score),
+    Confidence(Confidence, Platt),
+}
+
+impl Threshold {
+    fn is_below(self, score: Score) -> bool {
+        match self {
+            Self::Score(min) => score > min,
+            Self::Confidence(min, calibrator) => calibrator.confidence(score) > min,
+        }
+    }
+
+    /// The raw score that it corresponds to.
+    pub fn as_score(self) -> Option<Score> {
+        match self {
+            Self::Score(min) => Some(min),
+            Self::Confidence(min, calibrator) => calibrator.score_of(min),
+        }
+    }
+}
+
+/// What an iteration did.
+#[derive(Debug)]
+pub struct Step {
+    pub losses: Vec<(Term, f32)>,
+    /// The teacher's detections above its floor.
+    pub detections: usize,
+    /// Of each image.
+    pub splits: Vec<Split>,
+    pub pseudo_labels: Vec<Vec<Detection>>,
+    /// What the candidates had to be above; `None` when none was let through.
+    pub threshold: Option<Threshold>,
+    /// What came of fitting the calibrator, if it was time.
+    pub refit: Option<Result<Platt, NoFit>>,
+}
+
+/// A loss from which there is no way on.
+#[derive(Debug)]
+pub struct NotFinite {
+    pub losses: Vec<(Term, f32)>,
+}
+
+impl Learner {
+    /// A student that has not learnt anything yet, and a teacher that is its image.
+    pub fn new(student: Detector, config: &RunConfig) -> Self {
+        let teacher = config.method.teaching().map(|_| Teacher {
+            detector: student.valid(),
+            calibration: match &config.method {
+                Method::Calibrated(method) => Some(Calibration {
+                    calibrator: None,
+                    queue: CalibrationQueue::new(method.window_images),
+                }),
+                _ => None,
+            },
+        });
+        Self { student, teacher, optimizer: Optimizer::new(config.train.gradient_norm_max), iteration: 0 }
+    }
+
+    /// One iteration. Nothing has changed when the loss is not finite.
+    ///
+    /// `ids` are the images' own; `epochs` is how many of them the run has in all.
+    pub fn step(
+        mut self,
+        config: &RunConfig,
+        batch: Batch,
+        ids: &[u64],
+        epochs: Epochs,
+        watch: &mut Stopwatch,
+    ) -> (Self, Result<Step, NotFinite>) {
+        let Batch { at, objects: annotations, mut views, .. } = batch;
+        let student_view = views.pop().expect("a batch has a view for the student");
+        let to_student = student_view.to_view.clone();
+
+        // The teacher looks at the weak view. What is near an annotation of its class is judged; the rest
+        // may be missing boxes, and those the calibrated teacher is sure of become pseudo labels.
+        let found = watch.time(Phase::Teacher, || self.detect(config, views.pop()));
+        let (splits, pseudo_labels, threshold) = watch.time(Phase::Judge, || {
+            let splits = split(config, &found, &annotations, &to_student);
+            let threshold = self.threshold(config, at, epochs);
+            let pseudo_labels = splits.iter().map(|split| select(&split.candidates, threshold)).collect();
+            (splits, pseudo_labels, threshold)
+        });
+
+        // The student learns the strong view, with annotations and pseudo labels alike.
+        let targets = targets(&annotations, &pseudo_labels);
+        let mut rngs: Vec<Rng> =
+            ids.iter().map(|&id| Rng::new(Purpose::Sampling, config.train.seed, at.epoch, id)).collect();
+        let focal_iou = config.method.focal_iou();
+        let weight = |iou: f32| focal_iou.weight(iou);
+        let slope = |iou: f32| focal_iou.slope(iou);
+        let negative_weight = (focal_iou.enabled && self.iteration >= focal_iou.start_iteration).then(|| {
+            let (iou_of, rpn, proposals) = (focal_iou.iou_of, focal_iou.rpn, focal_iou.proposals);
+            NegativeWeight { weight: &weight, slope: &slope, iou_of, rpn, proposals }
+        });
+        let options = LossOptions { normalization: config.train.normalization, negative_weight };
+        let losses = watch.time(Phase::Forward, || {
+            let images = images(student_view, &Device::flex().autodiff());
+            self.student.loss(&images, &targets, &options, &mut rngs)
+        });
+        let terms: Vec<(Term, f32)> =
+            losses.0.iter().map(|(term, loss)| (*term, ops::values(loss.clone())[0])).collect();
+        if terms.iter().any(|(_, loss)| !loss.is_finite()) {
+            return (self, Err(NotFinite { losses: terms }));
+        }
+        let gradients = watch.time(Phase::Backward, || losses.total().backward());
+        drop(losses);
+
+        // The student steps, the teacher follows, and every so often the calibrator is fitted again.
+        let sgd = config.train.sgd(self.iteration);
+        let Self { student, mut optimizer, teacher, iteration } = self;
+        let student = watch.time(Phase::Sgd, || optimizer.step(student, gradients, sgd));
+        let teacher = watch.time(Phase::Ema, || {
+            let (settings, _) = config.method.teaching()?;
+            let Teacher { detector, calibration } = teacher?;
+            let detector = update_teacher(detector, &student, settings.momentum(iteration));
+            Some(Teacher { detector, calibration })
+        });
+        let mut learner = Self { student, teacher, optimizer, iteration: iteration + 1 };
+        let refit = watch.time(Phase::Judge, || learner.refit(config, &splits));
+        let detections = found.iter().map(Vec::len).sum();
+        (learner, Ok(Step { losses: terms, detections, splits, pseudo_labels, threshold, refit }))
+    }
+
+    /// The teacher's detections in the weak view, above its floor.
+    fn detect(&self, config: &RunConfig, weak: Option<View>) -> Vec<Vec<Detection>> {
+        let (Some(teacher), Some((settings, _))) = (&self.teacher, config.method.teaching()) else {
+            return Vec::new();
+        };
+        let weak = weak.expect("a batch has a view for the teacher");
+        let mut found = teacher.detector.detect(&images(weak, &Device::flex()));
+        for detections in &mut found {
+            detections.retain(|detection| detection.score.0 > settings.score_min);
+        }
+        found
+    }
+
+    /// What candidates have to be above in this iteration; `None` when none is let through.
+    fn threshold(&self, config: &RunConfig, at: Position, epochs: Epochs) -> Option<Threshold> {
+        match &config.method {
+            Method::Supervised(_) => None,
+            Method::Fixed(method) => Some(Threshold::Score(Score(method.threshold))),
+            Method::Dynamic(method) => {
+                let epoch = at.epoch as f64 + at.batch as f64 / epochs.batches as f64;
+                Some(Threshold::Score(Score(method.threshold(epoch, epochs.of_run))))
+            }
+            Method::Calibrated(Calibrated { confidence_min, before_first_fit, .. }) => {
+                let calibration = self.teacher.as_ref()?.calibration.as_ref()?;
+                let calibrator = match (calibration.calibrator, before_first_fit) {
+                    (Some(calibrator), _) => calibrator,
+                    (None, BeforeFirstFit::Identity) => Platt::IDENTITY,
+                    (None, BeforeFirstFit::Nothing) => return None,
+                };
+                Some(Threshold::Confidence(Confidence(*confidence_min), calibrator))
+            }
+        }
+    }
+
+    /// Adds what was judged to the queue; every T iterations fits the calibrator to it. A fit in which
+    /// confidence falls as the score grows is not used, nor is none at all: the old calibrator stays.
+    fn refit(&mut self, config: &RunConfig, splits: &[Split]) -> Option<Result<Platt, NoFit>> {
+        let Method::Calibrated(Calibrated { refit_every, .. }) = config.method else { return None };
+        let calibration = self.teacher.as_mut()?.calibration.as_mut()?;
+        for split in splits {
+            calibration.queue.push(split.judged.clone());
+        }
+        if !self.iteration.is_multiple_of(refit_every) {
+            return None;
+        }
+        let fit = Platt::fit(calibration.queue.judged());
+        if let Ok(fit) = fit
+            && fit.w > 0.0
+        {
+            calibration.calibrator = Some(fit);
+        }
+        Some(fit)
+    }
+}
+
+/// How long the epochs are, and how many there are.
+#[derive(Clone, Copy, Debug)]
+pub struct Epochs {
+    /// Batches of each.
+    pub batches: usize,
+    pub of_run: f64,
+}
+
+/// A view as a detector takes it.
+pub(crate) fn images(view: View, device: &Device) -> Images {
+    let View { height, width, pixels, sizes, to_view } = view;
+    let data = TensorData::new(pixels, [sizes.len(), height, width, 3]);
+    Images { pixels: Tensor::from_data(data, device), sizes, to_view }
+}
+
+fn split(
+    config: &RunConfig,
+    found: &[Vec<Detection>],
+    annotations: &[Vec<Object>],
+    to_student: &[Affine],
+) -> Vec<Split> {
+    let Some((_, overlap)) = config.method.teaching() else {
+        return vec![Split::default(); annotations.len()];
+    };
+    let of_image = |((found, annotations), to_student): ((&Vec<Detection>, &Vec<Object>), &Affine)| {
+        let mut split = split_by_overlap(found, annotations, &overlap);
+        if let Some(side) = overlap.min_side {
+            split.candidates.retain(|candidate| {
+                let in_view = to_student.apply(candidate.bounds);
+                in_view.width() > side && in_view.height() > side
+            });
+        }
+        split
+    };
+    found.iter().zip(annotations).zip(to_student).map(of_image).collect()
+}
+
+fn select(candidates: &[Detection], threshold: Option<Threshold>) -> Vec<Detection> {
+    let Some(threshold) = threshold else { return Vec::new() };
+    candidates.iter().copied().filter(|candidate| threshold.is_below(candidate.score)).collect()
+}
+
+/// Annotations ∪ pseudo labels.
+fn targets(annotations: &[Vec<Object>], pseudo_labels: &[Vec<Detection>]) -> Vec<Vec<Target>> {
+    let of_image = |(annotations, pseudo_labels): (&Vec<Object>, &Vec<Detection>)| {
+        let annotated = annotations.iter().map(|object| Target { bounds: object.bbox, class: object.class });
+        let pseudo = pseudo_labels.iter().map(|found| Target { bounds: found.bounds, class: found.class });
+        annotated.chain(pseudo).collect()
+    };
+    annotations.iter().zip(pseudo_labels).map(of_image).collect()
+}
