@@ -3,10 +3,10 @@ use std::ops::Add;
 
 use lacuna_boxes::{Detection, iou};
 use lacuna_data::Object;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// How many of the objects that were hidden from a detector it has found again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recovered {
     /// Proposed boxes that have a hidden object for themselves.
     pub right: usize,

@@ -20,14 +20,14 @@ impl Backbone {
     /// P3 … P7, at strides of 8 … 128.
     pub fn p3_to_p7(config: &ResNetConfig, width: usize, extra: ExtraLevels, init: &mut Init) -> Self {
         let body = config.init(init);
-        let fpn = Fpn::new(&config.depth.channels()[1..], width, Some(extra), init);
+        let fpn = Fpn::new(&config.channels()[1..], width, Some(extra), init);
         Self { body, fpn, skipped: 1 }
     }
 
     /// P2 … P6, at strides of 4 … 64, P6 being every other pixel of P5.
     pub fn p2_to_p6(config: &ResNetConfig, width: usize, init: &mut Init) -> Self {
         let body = config.init(init);
-        let fpn = Fpn::new(&config.depth.channels(), width, None, init);
+        let fpn = Fpn::new(&config.channels(), width, None, init);
         Self { body, fpn, skipped: 0 }
     }
 

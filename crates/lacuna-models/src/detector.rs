@@ -127,12 +127,7 @@ pub struct NegativeWeight<'a> {
     pub proposals: bool,
 }
 
-impl<'a> NegativeWeight<'a> {
-    /// By the IoU of predictions; Faster R-CNN is left alone. `weight` may be given an IoU of 1.
-    pub fn new(weight: &'a (dyn Fn(f32) -> f32 + Sync)) -> Self {
-        Self { weight, iou_of: IouOf::default(), rpn: false, proposals: false }
-    }
-
+impl NegativeWeight<'_> {
     /// The weight of a sample and the box predicted from it.
     pub(crate) fn of(&self, sample: Box2, prediction: impl FnOnce() -> Box2, objects: &Objects) -> f32 {
         let compared = match self.iou_of {

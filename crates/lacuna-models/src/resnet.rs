@@ -5,7 +5,7 @@ use burn::module::Module;
 use serde::{Deserialize, Serialize};
 
 use crate::detector::{ConfigError, require};
-use crate::layers::{Conv, EPSILON, Init, Mode, Norm, NormKind};
+use crate::layers::{Conv, EPSILON, GROUPS, Init, Mode, Norm, NormKind};
 use crate::ops::{self, Window};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,11 +33,6 @@ impl Depth {
     fn has_bottlenecks(self) -> bool {
         matches!(self, Self::ResNet50 | Self::ResNet101)
     }
-
-    /// The channels of C2, C3, C4 and C5.
-    pub fn channels(self) -> [usize; 4] {
-        [64, 128, 256, 512].map(|width| if self.has_bottlenecks() { 4 * width } else { width })
-    }
 }
 
 /// Where a bottleneck that halves the size has its stride.
@@ -55,6 +50,10 @@ pub enum Style {
 #[serde(deny_unknown_fields)]
 pub struct ResNetConfig {
     pub depth: Depth,
+    /// The channels of the stem and of the first stage's 3×3 convolutions, of which every stage has twice as
+    /// many as the one before. 64 is the paper's; fewer make a network for small images and short training.
+    #[serde(default = "default_width")]
+    pub width: usize,
     #[serde(default)]
     pub style: Style,
     #[serde(default)]
@@ -66,6 +65,10 @@ pub struct ResNetConfig {
     /// (mmdetection's `frozen_stages = 1`, torchvision's `trainable_layers = 3`).
     #[serde(default = "default_frozen_stages")]
     pub frozen_stages: usize,
+}
+
+fn default_width() -> usize {
+    64
 }
 
 fn default_norm_epsilon() -> f64 {
@@ -80,6 +83,7 @@ impl ResNetConfig {
     pub fn new(depth: Depth) -> Self {
         Self {
             depth,
+            width: default_width(),
             style: Style::Pytorch,
             norm: NormKind::Frozen,
             norm_epsilon: EPSILON,
@@ -87,7 +91,16 @@ impl ResNetConfig {
         }
     }
 
+    /// The channels of C2, C3, C4 and C5.
+    pub fn channels(&self) -> [usize; 4] {
+        let expansion = if self.depth.has_bottlenecks() { 4 } else { 1 };
+        [1, 2, 4, 8].map(|times| times * expansion * self.width)
+    }
+
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        require((1..=1024).contains(&self.width), "backbone.width", "from 1 to 1024")?;
+        let grouped = self.norm != NormKind::Group || self.width.is_multiple_of(GROUPS);
+        require(grouped, "backbone.width", "a multiple of 32, the groups of its norms")?;
         require(self.frozen_stages <= 5, "backbone.frozen_stages", "from 0 to 5")?;
         let epsilon = self.norm_epsilon;
         require(epsilon >= 0.0 && epsilon.is_finite(), "backbone.norm_epsilon", "0 or more")
@@ -99,11 +112,11 @@ impl ResNetConfig {
             NormKind::Batch if stage < self.frozen_stages => NormKind::Frozen,
             kind => kind,
         };
-        let conv1 = Conv::backbone(3, 64, Window::new(7, 2, 3), init);
-        let bn1 = Norm::new(kind(0), self.norm_epsilon, 64, init);
-        let mut inputs = 64;
+        let conv1 = Conv::backbone(3, self.width, Window::new(7, 2, 3), init);
+        let bn1 = Norm::new(kind(0), self.norm_epsilon, self.width, init);
+        let mut inputs = self.width;
         let [layer1, layer2, layer3, layer4] = std::array::from_fn(|stage| {
-            let outputs = self.depth.channels()[stage];
+            let outputs = self.channels()[stage];
             (0..self.depth.blocks()[stage])
                 .map(|block| {
                     let stride = if stage > 0 && block == 0 { 2 } else { 1 };

@@ -126,7 +126,7 @@ fn negatives_are_weighted_where_the_method_says() {
     let images = images(2, &device);
     let targets = [vec![target(20.0, 20.0, 60.0, 70.0)], Vec::new()];
     let weigh = |detector: &Detector, weight: &(dyn Fn(f32) -> f32 + Sync), rpn, proposals, iou_of| {
-        let negative_weight = Some(NegativeWeight { weight, iou_of, rpn, proposals });
+        let negative_weight = Some(NegativeWeight { weight, slope: &|_| 0.0, iou_of, rpn, proposals });
         loss(detector, &images, &targets, &LossOptions { negative_weight, ..LossOptions::default() })
     };
     for config in configs(2, resnet18()) {
@@ -175,7 +175,7 @@ fn a_negative_is_weighted_by_its_best_overlap() {
         1.0
     };
     let negative_weight =
-        NegativeWeight { weight: &weight, iou_of: IouOf::Sample, rpn: false, proposals: false };
+        NegativeWeight { weight: &weight, slope: &|_| 0.0, iou_of: IouOf::Sample, rpn: false, proposals: false };
     let options = LossOptions { negative_weight: Some(negative_weight), ..LossOptions::default() };
     let retinanet = detector(&configs(2, resnet18())[0], &device);
     drop(loss(&retinanet, &images, &targets, &options).total().backward());

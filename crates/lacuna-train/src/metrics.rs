@@ -58,7 +58,7 @@ impl Window {
             }
         }
         for (labels, hidden) in step.pseudo_labels.iter().zip(hidden.into_iter().flatten()) {
-            self.recovered.add(recovered(labels, hidden, FOUND_IOU_MIN));
+            self.recovered = self.recovered + recovered(labels, hidden, FOUND_IOU_MIN);
         }
     }
 

@@ -78,6 +78,13 @@ pub fn update_teacher<M: Module>(teacher: M, student: &M, momentum: f32) -> M {
     teacher.map(&mut Put(ids.into_iter().zip(ema_step(pairs, momentum)).collect()))
 }
 
+/// Whether every number of a module is one.
+pub(crate) fn is_finite<M: Module>(module: &M) -> bool {
+    let mut values = Values(Vec::new());
+    module.visit(&mut values);
+    values.0.into_iter().all(|parameter| ops::values(parameter.value).iter().all(|value| value.is_finite()))
+}
+
 /// A tensor without its graph and its shape. The parameter that held it must be consumed, so that the
 /// step finds its memory free to change.
 fn flat<const D: usize>(value: Tensor<D>) -> Tensor<1> {

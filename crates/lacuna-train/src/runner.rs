@@ -119,6 +119,8 @@ pub struct Finished {
     /// The last evaluation, with what happened since the one before.
     pub last: Record,
     pub watch: Stopwatch,
+    /// Of this process: a run that was resumed had more.
+    pub iterations: u64,
     pub images: u64,
 }
 
@@ -291,6 +293,7 @@ impl Run {
             of_run: iterations as f64 / loader.n_batches() as f64,
         };
         let mut watch = Stopwatch::default();
+        let first = learner.iteration;
         let (mut images, mut last) = (0, None);
         loop {
             let at = learner.iteration;
@@ -339,11 +342,11 @@ impl Run {
             }
         }
         match last {
-            Some(last) if learner.iteration == iterations => Ok(Finished { last, watch, images }),
+            Some(last) if learner.iteration == iterations => Ok(Finished { last, watch, iterations: iterations - first, images }),
             // A run that had come to its end before.
             None if learner.iteration == iterations => {
                 let last = self.record(&learner, progress.since_evaluation.clone(), epochs, None);
-                Ok(Finished { last, watch, images })
+                Ok(Finished { last, watch, iterations: iterations - first, images })
             }
             _ => Err(self.interrupted_error(&learner)),
         }

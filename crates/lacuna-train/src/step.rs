@@ -103,7 +103,7 @@ impl Learner {
     ///
     /// `ids` are the images' own; `epochs` is how many of them the run has in all.
     pub fn step(
-        mut self,
+        self,
         config: &RunConfig,
         batch: Batch,
         ids: &[u64],
@@ -120,7 +120,8 @@ impl Learner {
         let (splits, pseudo_labels, threshold) = watch.time(Phase::Judge, || {
             let splits = split(config, &found, &annotations, &to_student);
             let threshold = self.threshold(config, at, epochs);
-            let pseudo_labels = splits.iter().map(|split| select(&split.candidates, threshold)).collect();
+            let of_image = |split: &Split| select(&split.candidates, threshold);
+            let pseudo_labels: Vec<_> = splits.iter().map(of_image).collect();
             (splits, pseudo_labels, threshold)
         });
 
@@ -178,7 +179,7 @@ impl Learner {
     }
 
     /// What candidates have to be above in this iteration; `None` when none is let through.
-    fn threshold(&self, config: &RunConfig, at: Position, epochs: Epochs) -> Option<Threshold> {
+    pub(crate) fn threshold(&self, config: &RunConfig, at: Position, epochs: Epochs) -> Option<Threshold> {
         match &config.method {
             Method::Supervised(_) => None,
             Method::Fixed(method) => Some(Threshold::Score(Score(method.threshold))),

@@ -6,14 +6,17 @@ mod data_args;
 mod interrupt;
 mod progress;
 mod table;
+mod training;
 
 use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use lacuna_train::config::ConfigError;
 use lacuna_train::model::ModelError;
+use lacuna_train::runner::TrainError;
 
-use commands::{convert, demo, import, inspect, predict, sparsify, synth};
+use commands::{convert, demo, import, inspect, predict, sparsify, synth, train};
 
 /// A detector frees and takes the same large blocks over and over.
 #[global_allocator]
@@ -34,6 +37,7 @@ enum Command {
     Inspect(inspect::Args),
     Convert(convert::Args),
     Sparsify(sparsify::Args),
+    Train(train::Args),
     Import(import::Args),
     Predict(predict::Args),
 }
@@ -45,6 +49,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Convert(args) => convert::run(&args),
         Command::Sparsify(args) => sparsify::run(&args),
+        Command::Train(args) => train::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Predict(args) => predict::run(&args),
     };
@@ -62,12 +67,36 @@ fn report(error: &anyhow::Error) -> ExitCode {
     eprintln!("error: {error}");
     let data_error = error.downcast_ref::<lacuna_data::Error>();
     let model_error = error.downcast_ref::<ModelError>();
-    let hint =
-        data_error.and_then(lacuna_data::Error::hint).or_else(|| model_error.and_then(ModelError::hint));
+    let config_error = error.downcast_ref::<ConfigError>();
+    let train_error = error.downcast_ref::<TrainError>();
+    let hint = data_error
+        .and_then(lacuna_data::Error::hint)
+        .or_else(|| model_error.and_then(ModelError::hint))
+        .or_else(|| config_error.and_then(|error| error.hint.clone()))
+        .or_else(|| train_error.and_then(TrainError::hint));
     if let Some(hint) = hint {
         eprintln!("hint: {hint}");
     }
-    ExitCode::from(if data_error.is_some_and(is_about_the_input) || model_error.is_some() { 2 } else { 1 })
+    let about_the_input = data_error.is_some_and(is_about_the_input)
+        || model_error.is_some()
+        || config_error.is_some()
+        || train_error.is_some_and(training_was_refused);
+    ExitCode::from(if about_the_input { 2 } else { 1 })
+}
+
+/// Whether it was the input that was wrong, and nothing that happened on the way.
+fn training_was_refused(error: &TrainError) -> bool {
+    match error {
+        TrainError::Data(error) => is_about_the_input(error),
+        TrainError::Model(_)
+        | TrainError::NotARun { .. }
+        | TrainError::OtherConfig { .. }
+        | TrainError::Running { .. } => true,
+        TrainError::Checkpoint(_)
+        | TrainError::Write { .. }
+        | TrainError::NotFinite { .. }
+        | TrainError::Interrupted { .. } => false,
+    }
 }
 
 /// Errors of the data layer are about what the user gave, but for a disk that is full and the like.

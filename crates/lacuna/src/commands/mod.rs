@@ -7,6 +7,7 @@ pub mod inspect;
 pub mod predict;
 pub mod sparsify;
 pub mod synth;
+pub mod train;
 
 use std::path::Path;
 

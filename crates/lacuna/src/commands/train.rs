@@ -1,0 +1,123 @@
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use lacuna_data::output::IfExists;
+use lacuna_train::config::{RunConfig, Source};
+use lacuna_train::metrics::Record;
+use lacuna_train::phases::{Phase, Stopwatch};
+use lacuna_train::runner::{Begin, Finished};
+use serde_json::{Value, json};
+
+use super::{shown, usage};
+use crate::table::{Table, thousands};
+use crate::training::{self, percent};
+
+/// Train a detector as a configuration says
+///
+/// The run's folder holds the whole configuration, a line of numbers now and then (metrics.jsonl), a row for
+/// each evaluation (results.csv), and checkpoints. A run that was stopped goes on with `--resume` and ends as
+/// if it had never been.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A TOML file; `configs/` has complete ones
+    config: PathBuf,
+
+    /// Set a value of the configuration, such as `train.lr=0.005`; can be given several times
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+
+    /// The folder of the run [default: runs/ and the configuration's name]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// Go on with a run that was stopped
+    #[arg(long, conflicts_with = "force")]
+    resume: bool,
+
+    /// Replace a run that exists
+    #[arg(long)]
+    force: bool,
+
+    /// Print where the time went
+    #[arg(long)]
+    profile: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let text = fs::read_to_string(&args.config)
+        .map_err(|source| lacuna_data::Error::Read { path: args.config.clone(), source })?;
+    let config = RunConfig::parse(Source { path: &args.config, text: &text, set: &args.set })?;
+    let out = match &args.out {
+        Some(out) => out.clone(),
+        None => default_folder(&args.config)?,
+    };
+    let begin = if args.resume { Begin::Resume } else { Begin::New(IfExists::forced(args.force)) };
+    let finished = training::train(config, &out, begin, None)?;
+
+    let mut stdout = std::io::stdout().lock();
+    let model = Finished::model(&out);
+    if args.json {
+        let Record { iteration, student, teacher, .. } = &finished.last;
+        let mut result = json!({
+            "run": shown(&out), "model": shown(&model), "iterations": iteration,
+            "student": student, "teacher": teacher,
+        });
+        if args.profile {
+            result["profile"] = profile_json(&finished);
+        }
+        writeln!(stdout, "{result}")?;
+        return Ok(());
+    }
+    for (who, ap) in [("student", &finished.last.student), ("teacher", &finished.last.teacher)] {
+        if let Some(ap) = ap {
+            writeln!(stdout, "{who}: AP {}, AP50 {}", percent(ap.ap), percent(ap.ap50))?;
+        }
+    }
+    writeln!(stdout, "model: {}", model.display())?;
+    if args.profile {
+        write!(stdout, "\n{}", profile(&finished))?;
+    }
+    Ok(())
+}
+
+/// `runs/NAME` for `…/NAME.toml`.
+fn default_folder(config: &Path) -> Result<PathBuf> {
+    let Some(name) = config.file_stem() else { usage("the configuration is a file") };
+    fs::create_dir_all("runs").map_err(|source| lacuna_data::Error::Write { path: "runs".into(), source })?;
+    Ok(Path::new("runs").join(name))
+}
+
+fn seconds(watch: &Stopwatch) -> impl Iterator<Item = (Phase, f64)> {
+    Phase::ALL.into_iter().map(|phase| (phase, watch.of(phase).as_secs_f64()))
+}
+
+fn profile_json(finished: &Finished) -> Value {
+    let phases = seconds(&finished.watch).map(|(phase, seconds)| (phase.name().to_owned(), seconds.into()));
+    json!({ "images": finished.images, "seconds": Value::Object(phases.collect()) })
+}
+
+/// Where the time of a run went.
+fn profile(finished: &Finished) -> Table {
+    let whole: f64 = seconds(&finished.watch).map(|(_, seconds)| seconds).sum();
+    let iterations = finished.iterations.max(1) as f64;
+    let mut table = Table::new(["phase", "seconds", "share", "ms per iteration"]);
+    for (phase, seconds) in seconds(&finished.watch) {
+        let share = 100.0 * seconds / whole.max(1e-9);
+        let each = 1000.0 * seconds / iterations;
+        table.row([phase.name().into(), format!("{seconds:.1}"), format!("{share:.1} %"), format!("{each:.1}")]);
+    }
+    let each = 1000.0 * whole / iterations;
+    table.row([
+        format!("{} images", thousands(finished.images as usize)),
+        format!("{whole:.1}"),
+        "100 %".into(),
+        format!("{each:.1}"),
+    ]);
+    table
+}
