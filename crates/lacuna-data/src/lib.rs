@@ -7,6 +7,8 @@ pub mod coco;
 pub mod convert;
 mod dataset;
 pub mod decode;
+pub mod draw;
+mod encode;
 mod error;
 pub mod layout;
 pub mod output;

@@ -1,21 +1,16 @@
 //! Made scenes as a data set on disk.
 
-use std::io::{self, Write};
 use std::path::Path;
 
-use image::codecs::jpeg::JpegEncoder;
-use image::{ExtendedColorType, ImageEncoder};
 use rayon::prelude::*;
 use serde::Serialize;
 
 use super::{CLASSES, Object, Scene, SynthConfig, scene};
 use crate::coco;
 use crate::dataset::{Builder, Dataset, Xywh};
+use crate::decode::RgbImage;
 use crate::error::{Error, Result};
 use crate::output::NewFolder;
-
-/// High enough that the smallest objects keep their surface.
-const JPEG_QUALITY: u8 = 92;
 
 /// The field of a record that says how much of its object can be seen.
 #[derive(Serialize)]
@@ -38,13 +33,13 @@ pub fn fill_folder(
     let mut datasets = Vec::new();
     for (nth, &(split, n_images)) in splits.iter().enumerate() {
         let make = |image: usize| {
-            let scene = scene(config, ((nth as u64) << 32) + image as u64);
+            let Scene { width, height, pixels, objects } = scene(config, ((nth as u64) << 32) + image as u64);
             let path = Path::new(split).join(file_name(split, image));
-            folder.file(&path, |out| write_jpeg(&scene, out))?;
+            folder.file(&path, |out| RgbImage::new(width, height, pixels).write_jpeg(out))?;
             if !go_on() {
                 return Err(Error::Interrupted);
             }
-            Ok((scene.width, scene.height, scene.objects))
+            Ok((width, height, objects))
         };
         let scenes: Vec<(u32, u32, Vec<Object>)> =
             (0..n_images).into_par_iter().map(make).collect::<Result<_>>()?;
@@ -59,12 +54,6 @@ pub fn fill_folder(
 /// Names of different splits differ, so that all fit into one folder.
 fn file_name(split: &str, image: usize) -> String {
     format!("{split}_{:06}.jpg", image + 1)
-}
-
-fn write_jpeg(scene: &Scene, out: &mut impl Write) -> io::Result<()> {
-    JpegEncoder::new_with_quality(out, JPEG_QUALITY)
-        .write_image(&scene.pixels, scene.width, scene.height, ExtendedColorType::Rgb8)
-        .map_err(io::Error::other)
 }
 
 fn index(split: &str, scenes: Vec<(u32, u32, Vec<Object>)>) -> Dataset {

@@ -1,0 +1,51 @@
+//! RGB8 pixels to image files.
+
+use std::io::{self, Write};
+
+use image::codecs::jpeg::JpegEncoder;
+use image::{ExtendedColorType, ImageEncoder};
+
+use crate::decode::RgbImage;
+
+/// High enough that the smallest objects of made scenes keep their surface, and drawn lines their colour.
+const JPEG_QUALITY: u8 = 92;
+
+impl RgbImage {
+    /// Write a JPEG, within [`write_file`](crate::output::write_file) or
+    /// [`NewFolder::file`](crate::output::NewFolder::file), so that it is there whole or not at all.
+    ///
+    /// # Errors
+    /// When `out` fails, or a side is beyond JPEG's 65535 pixels.
+    pub fn write_jpeg(&self, out: &mut impl Write) -> io::Result<()> {
+        JpegEncoder::new_with_quality(out, JPEG_QUALITY)
+            .write_image(self.pixels(), self.width(), self.height(), ExtendedColorType::Rgb8)
+            .map_err(|error| match error {
+                image::ImageError::IoError(error) => error,
+                error => io::Error::other(error),
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::decode::{RgbImage, read};
+    use crate::output::{IfExists, write_file};
+
+    #[test]
+    fn a_jpeg_reads_back_as_it_was_written() {
+        // Halves in strong colours: their border stays sharp only if colour is stored in full.
+        let half = |color: [u8; 3]| color.repeat(16 * 8);
+        let image = RgbImage::new(16, 16, [half([230, 60, 70]), half([20, 90, 240])].concat());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.jpg");
+        write_file(&path, IfExists::Refuse, |out| image.write_jpeg(out)).unwrap();
+        let back = read(&path, Some((16, 16))).unwrap();
+        assert!(image.pixels().iter().zip(back.pixels()).all(|(a, b)| a.abs_diff(*b) <= 4));
+    }
+
+    #[test]
+    fn a_side_beyond_jpeg_is_refused() {
+        let long = RgbImage::new(70_000, 1, vec![0; 210_000]);
+        assert!(long.write_jpeg(&mut Vec::new()).is_err());
+    }
+}
