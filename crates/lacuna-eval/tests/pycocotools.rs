@@ -1,6 +1,8 @@
 //! The same numbers as pycocotools (fixtures/coco-eval/make.py), and what they are where there is little
 //! to judge.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -119,7 +121,7 @@ fn degenerate_boxes_are_false_detections() {
 #[test]
 fn the_annotation_0_can_be_found() {
     let text = r#"{"images": [{"id": 0, "file_name": "a.jpg", "width": 100, "height": 100}],
-        "annotations": [{"id": 0, "image_id": 0, "category_id": 0, "bbox": [10, 10, 50, 50], "area": 2500, "iscrowd": 0}],
+        "annotations": [{"id": 0, "image_id": 0, "category_id": 0, "bbox": [10, 10, 50, 50]}],
         "categories": [{"id": 0, "name": "a"}]}"#;
     let dataset = coco::parse(text.into(), Path::new("a.json")).unwrap();
     let found = average_precision(&dataset, &[vec![detection(Box2::new(10.0, 10.0, 60.0, 60.0), 0.5)]]);
