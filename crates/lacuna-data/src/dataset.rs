@@ -248,10 +248,12 @@ impl Parts {
     }
 }
 
-/// Makes a data set from records that are not COCO's. Ids are given in order, from 1.
+/// Makes a data set from records that are not COCO's. Ids are given in order, from 1, or after the largest of
+/// the data set that is extended.
 pub struct Builder {
     parts: Parts,
     source: Vec<u8>,
+    next_annotation: u64,
 }
 
 impl Default for Builder {
@@ -264,11 +266,19 @@ impl Default for Builder {
             keys,
             source: Arc::default(),
         };
-        Self { parts, source: Vec::new() }
+        Self { parts, source: Vec::new(), next_annotation: 1 }
     }
 }
 
 impl Builder {
+    /// To add annotations to a data set; all that it has stays as it is.
+    pub fn extending(dataset: &Dataset) -> Self {
+        let Dataset { images, categories, annotations, keys, source, .. } = dataset.clone();
+        let largest = annotations.iter().map(|annotation| annotation.id).max();
+        let parts = Parts { images, categories, annotations, keys, source: Arc::default() };
+        Self { parts, source: source.to_vec(), next_annotation: largest.map_or(1, |largest| largest + 1) }
+    }
+
     /// Add a class; its index.
     pub fn category(&mut self, name: &str) -> usize {
         let id = self.parts.categories.len() as u64 + 1;
@@ -304,7 +314,8 @@ impl Builder {
     ) {
         let Xywh { x, y, width, height } = bbox;
         assert!([x, y, width, height].iter().all(|v| v.is_finite()) && width >= 0.0 && height >= 0.0);
-        let id = self.parts.annotations.len() as u64 + 1;
+        let id = self.next_annotation;
+        self.next_annotation += 1;
         let text = self.text(&AnnotationRecord {
             id,
             image_id: self.parts.images[image].id,

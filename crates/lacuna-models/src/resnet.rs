@@ -11,6 +11,8 @@ use crate::ops::{self, Window};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Depth {
+    /// One block a stage: not the paper's, for processors and short training.
+    ResNet10,
     ResNet18,
     ResNet34,
     ResNet50,
@@ -18,11 +20,12 @@ pub enum Depth {
 }
 
 impl Depth {
-    pub const ALL: [Self; 4] = [Self::ResNet18, Self::ResNet34, Self::ResNet50, Self::ResNet101];
+    pub const ALL: [Self; 5] = [Self::ResNet10, Self::ResNet18, Self::ResNet34, Self::ResNet50, Self::ResNet101];
 
     /// Blocks per stage.
     fn blocks(self) -> [usize; 4] {
         match self {
+            Self::ResNet10 => [1, 1, 1, 1],
             Self::ResNet18 => [2, 2, 2, 2],
             Self::ResNet34 | Self::ResNet50 => [3, 4, 6, 3],
             Self::ResNet101 => [3, 4, 23, 3],

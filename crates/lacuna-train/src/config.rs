@@ -222,6 +222,8 @@ pub enum BeforeFirstFit {
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TeacherConfig {
+    /// The first iteration with pseudo labels; before it the teacher is only judged.
+    pub start_iteration: u64,
     /// Detections with a raw score not above this are not looked at.
     pub score_min: f32,
     /// After iteration t the teacher is `m·teacher + (1 − m)·student` with `m = min(this, 1 − 1/(t + 1))`.
@@ -281,7 +283,7 @@ impl FocalIou {
 
 impl Default for TeacherConfig {
     fn default() -> Self {
-        Self { score_min: 0.4, momentum_max: 0.999 }
+        Self { start_iteration: 0, score_min: 0.4, momentum_max: 0.999 }
     }
 }
 
@@ -444,7 +446,7 @@ impl RunConfig {
         require(sides.contains(&input.long_side_max), "views.test_long_side_max", "from 1 to 16384")?;
 
         self.train.check(&require)?;
-        if let Some((TeacherConfig { score_min, momentum_max }, overlap)) = self.method.teaching() {
+        if let Some((TeacherConfig { score_min, momentum_max, .. }, overlap)) = self.method.teaching() {
             require((0.0..1.0).contains(&score_min), "method.teacher.score_min", "from 0 to below 1")?;
             require((0.0..1.0).contains(&momentum_max), "method.teacher.momentum_max", "from 0 to below 1")?;
             let Overlap { iou_low, iou_high, cross_class_iou, containment, min_side } = overlap;

@@ -1,6 +1,7 @@
 //! Training of detectors on sparsely annotated data, and the models that come of it.
 
 mod checkpoint;
+pub mod complete;
 pub mod config;
 pub mod data;
 pub mod evaluate;

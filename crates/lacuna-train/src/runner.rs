@@ -402,12 +402,13 @@ impl Run {
             window.add(step, annotations, hidden.as_deref());
         }
         let at = learner.iteration;
-        let taught = learner.teacher.is_some();
-        if taught {
-            progress.watch.after_step(at, step).into_iter().for_each(|warning| spectator.warn(warning));
+        let teaching = self.config.method.teaching();
+        if let Some((teacher, _)) = teaching {
+            let warnings = progress.watch.after_step(at, teacher.start_iteration, step);
+            warnings.into_iter().for_each(|warning| spectator.warn(warning));
         }
         if at.is_multiple_of(self.config.train.log_every) {
-            if taught {
+            if teaching.is_some() {
                 let warnings = progress.watch.after_window(at, &progress.since_line);
                 warnings.into_iter().for_each(|warning| spectator.warn(warning));
             }

@@ -180,6 +180,10 @@ impl Learner {
 
     /// What candidates have to be above in this iteration; `None` when none is let through.
     pub(crate) fn threshold(&self, config: &RunConfig, at: Position, epochs: Epochs) -> Option<Threshold> {
+        let (teacher, _) = config.method.teaching()?;
+        if self.iteration < teacher.start_iteration {
+            return None;
+        }
         match &config.method {
             Method::Supervised(_) => None,
             Method::Fixed(method) => Some(Threshold::Score(Score(method.threshold))),

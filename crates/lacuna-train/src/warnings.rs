@@ -32,9 +32,9 @@ struct Told {
 
 impl Watch {
     /// After each iteration of a teacher's run.
-    pub fn after_step(&mut self, iteration: u64, step: &Step) -> Vec<String> {
+    pub fn after_step(&mut self, iteration: u64, start_iteration: u64, step: &Step) -> Vec<String> {
         let mut warnings = Vec::new();
-        let some = step.pseudo_labels.iter().any(|labels| !labels.is_empty());
+        let some = step.pseudo_labels.iter().any(|labels| !labels.is_empty()) || iteration <= start_iteration;
         self.without_pseudo_labels = if some { 0 } else { self.without_pseudo_labels + 1 };
         tell(&mut self.told.no_pseudo_labels, self.without_pseudo_labels >= LONG, &mut warnings, || {
             let why = match (step.threshold, step.threshold.and_then(|t| t.as_score())) {

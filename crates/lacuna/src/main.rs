@@ -16,7 +16,7 @@ use lacuna_train::config::ConfigError;
 use lacuna_train::model::ModelError;
 use lacuna_train::runner::TrainError;
 
-use commands::{convert, demo, import, inspect, predict, sparsify, synth, train};
+use commands::{convert, demo, eval, import, inspect, predict, sparsify, synth, train};
 
 /// A detector frees and takes the same large blocks over and over.
 #[global_allocator]
@@ -40,6 +40,7 @@ enum Command {
     Train(train::Args),
     Import(import::Args),
     Predict(predict::Args),
+    Eval(eval::Args),
 }
 
 fn main() -> ExitCode {
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Predict(args) => predict::run(&args),
+        Command::Eval(args) => eval::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -43,7 +43,7 @@ pub fn fill_folder(
         };
         let scenes: Vec<(u32, u32, Vec<Object>)> =
             (0..n_images).into_par_iter().map(make).collect::<Result<_>>()?;
-        let dataset = index(split, scenes);
+        let dataset = index(config, split, scenes);
         let json = format!("annotations/instances_{split}.json");
         folder.file(json.as_ref(), |out| coco::write(&dataset, out))?;
         datasets.push(dataset);
@@ -56,9 +56,9 @@ fn file_name(split: &str, image: usize) -> String {
     format!("{split}_{:06}.jpg", image + 1)
 }
 
-fn index(split: &str, scenes: Vec<(u32, u32, Vec<Object>)>) -> Dataset {
+fn index(config: &SynthConfig, split: &str, scenes: Vec<(u32, u32, Vec<Object>)>) -> Dataset {
     let mut builder = Builder::default();
-    for class in CLASSES {
+    for class in &CLASSES[..config.classes] {
         builder.category(class);
     }
     for (n, (width, height, objects)) in scenes.into_iter().enumerate() {

@@ -7,7 +7,7 @@ use lacuna_random::Rng;
 use super::outline::{DISC, Outline};
 use super::stamp::{Pose, Stamp};
 use super::surface::Surface;
-use super::{BOX_IOU_MAX, CLASSES, Object, SynthConfig, VISIBLE_MIN, VISIBLE_SIDE_MIN};
+use super::{BOX_IOU_MAX, Object, SynthConfig, VISIBLE_MIN, VISIBLE_SIDE_MIN};
 
 /// An outline with its surface, somewhere in the picture.
 pub struct Figure {
@@ -92,7 +92,7 @@ fn attempt(config: &SynthConfig, width: usize, height: usize, fullness: f32, rng
     let side_max = (fullness * config.side_max * width.min(height) as f32).max(config.side_min);
     let mut planned = Vec::new();
     for _ in 0..rng.between(*config.objects.start(), *config.objects.end()) {
-        let role = Role::Object(rng.below(CLASSES.len()));
+        let role = Role::Object(rng.below(config.classes));
         let size = rng.unit();
         // Small ones lie mostly in front: behind, they would be hidden.
         let depth = 0.6 * (1.0 - size) + 0.4 * rng.unit();

@@ -60,6 +60,8 @@ pub struct SynthConfig {
     pub width: RangeInclusive<u32>,
     /// The height of each scene is drawn from these, in pixels.
     pub height: RangeInclusive<u32>,
+    /// How many of [`CLASSES`] there are, the first ones.
+    pub classes: usize,
     /// Objects per scene; every one is labelled.
     pub objects: RangeInclusive<u32>,
     /// The diameter of the circle around the smallest objects, in pixels.
@@ -77,6 +79,7 @@ impl Default for SynthConfig {
             seed: 0,
             width: 256..=384,
             height: 208..=320,
+            classes: CLASSES.len(),
             objects: 5..=15,
             side_min: 14.0,
             side_max: 0.6,
@@ -114,6 +117,7 @@ impl SynthConfig {
         }
         let (&width, &height, &objects) = (self.width.start(), self.height.start(), self.objects.end());
         in_range("side_min", self.side_min.into(), 12.0, (0.5 * width.min(height) as f32).into())?;
+        in_range("classes", self.classes as f64, 1.0, CLASSES.len() as f64)?;
         in_range("side_max", self.side_max.into(), 0.0, 1.0)?;
         in_range("clutter", self.clutter.into(), 0.0, 10.0)?;
 

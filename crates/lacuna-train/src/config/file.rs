@@ -192,7 +192,7 @@ impl<'a> Given<'a> {
     /// The defaults with what was said laid over them.
     fn config(&self) -> Result<RunConfig, ConfigError> {
         let kind = self.word("detector.kind", &["retinanet", "fcos", "fasterrcnn"], None)?;
-        let depths: [&str; 4] = ["resnet18", "resnet34", "resnet50", "resnet101"];
+        let depths: [&str; 5] = ["resnet10", "resnet18", "resnet34", "resnet50", "resnet101"];
         let depth = self.word("detector.backbone.depth", &depths, Some("resnet50"))?;
         let method = self.word("method.name", &Method::NAMES, None)?;
 

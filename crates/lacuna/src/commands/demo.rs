@@ -1,24 +1,44 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::Result;
-use lacuna_data::coco;
-use lacuna_data::output::{IfExists, NewFolder};
+use lacuna_calib::{Platt, Reliability};
+use lacuna_data::decode::{self, OnBadImage};
+use lacuna_data::draw::{Outline, draw};
+use lacuna_data::output::{IfExists, NewFolder, write_file};
 use lacuna_data::sparsify::{Kind, Percent, Sparse, sparsify};
 use lacuna_data::synth::SynthConfig;
+use lacuna_data::{Dataset, coco};
+use lacuna_eval::{AveragePrecision, Recovered, recovered};
+use lacuna_train::complete::{Missing, candidates, completed};
+use lacuna_train::config::{Calibrated, Method, RunConfig, Source};
+use lacuna_train::evaluate::detect_all;
+use lacuna_train::metrics::FOUND_IOU_MIN;
+use lacuna_train::model::Model;
+use lacuna_train::runner::{Begin, Finished};
 use serde_json::json;
 
 use super::{shown, synth};
+use crate::progress::Progress;
 use crate::table::{Table, thousands};
+use crate::training::{self, percent};
 
-const TRAIN_IMAGES: usize = 400;
-const TEST_IMAGES: usize = 100;
+const TRAIN_IMAGES: usize = 600;
+const TEST_IMAGES: usize = 200;
 const HIDDEN_PERCENT: f64 = 50.0;
 
-/// Make a data set and hide half of its boxes
+/// So many pictures of recovered boxes are made.
+const PICTURES: usize = 24;
+
+const GIVEN: [u8; 3] = [40, 200, 60];
+const RECOVERED: [u8; 3] = [230, 40, 40];
+
+/// The whole story on made data: hide half of the boxes, train in spite of it, get them back
 ///
-/// The result is the kind of data that lacuna is for: a training set in which half of the objects
-/// of every class were never annotated, what is missing from it, and clean images to test on.
+/// Makes a data set and hides half of the boxes of every class. Trains a detector on what is left as if it
+/// were complete, and another with Calibrated Teacher and Focal IoU weight for as many iterations. Tests
+/// both on clean images, and completes the annotations with the second.
 #[derive(clap::Args)]
 pub struct Args {
     /// The folder to make
@@ -37,49 +57,204 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(args: &Args) -> Result<()> {
-    let folder = NewFolder::create(&args.out, IfExists::forced(args.force))?;
-    let config = SynthConfig { seed: args.seed, ..SynthConfig::default() };
-    let splits = [("train", TRAIN_IMAGES), ("test", TEST_IMAGES)];
-    let datasets = synth::make(&config, &splits, &folder)?;
+/// Where everything is, from the demo's folder.
+struct Places {
+    out: PathBuf,
+}
 
-    let half = Percent::new(HIDDEN_PERCENT).expect("it is a percentage");
-    let Sparse { kept, hidden } = sparsify(&datasets[0], Kind::Split1(half), args.seed);
-    let annotations = Path::new("annotations");
-    let (sparse_file, hidden_file) =
-        (annotations.join("instances_train_sparse.json"), annotations.join("instances_train_hidden.json"));
-    for (file, dataset) in [(&sparse_file, &kept), (&hidden_file, &hidden)] {
-        folder.file(file, |out| coco::write(dataset, out))?;
+impl Places {
+    const SPARSE: &str = "annotations/instances_train_sparse.json";
+    const HIDDEN: &str = "annotations/instances_train_hidden.json";
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.out.join(name)
     }
-    folder.finish()?;
+}
 
-    let mut out = std::io::stdout().lock();
-    let count = |dataset: &lacuna_data::Dataset, class: Option<usize>| {
-        dataset.annotations().iter().filter(|a| class.is_none_or(|c| a.category == c)).count()
+pub fn run(args: &Args) -> Result<()> {
+    let began = Instant::now();
+    let places = Places { out: args.out.clone() };
+    let Sparse { kept, hidden } = make_data(args)?;
+
+    let run = |name: &str, text: &str| -> Result<(RunConfig, Finished)> {
+        let config = config(name, text, &places, args.seed)?;
+        let folder = places.at(name);
+        let finished = training::train(config.clone(), &folder, Begin::New(IfExists::Refuse), Some(name))?;
+        Ok((config, finished))
     };
+    let (_, baseline) = run("supervised", include_str!("../../../../configs/synth-supervised.toml"))?;
+    let (config, calibrated) = run("calibrated", include_str!("../../../../configs/synth-calibrated.toml"))?;
+    let completion = complete(&places, &config, &kept, &hidden)?;
+    let pictures = draw_pictures(&places, &kept, &completion.missing)?;
+
+    let baseline = baseline.last.student.expect("the demo has a test set");
+    let teacher = calibrated.last.teacher.expect("the demo has a test set and a teacher");
+    let seconds = began.elapsed().as_secs();
+    let mut out = std::io::stdout().lock();
     if args.json {
+        let ap = |ap: &AveragePrecision| json!({ "ap": ap.ap, "ap50": ap.ap50 });
+        let Completion { recovered, before, after, .. } = &completion;
         let result = json!({
-            "out": shown(&args.out), "seed": args.seed,
-            "train": { "images": TRAIN_IMAGES, "boxes": count(&datasets[0], None),
-                       "given": count(&kept, None), "hidden": count(&hidden, None) },
-            "test": { "images": TEST_IMAGES, "boxes": count(&datasets[1], None) },
+            "out": shown(&args.out), "seed": args.seed, "seconds": seconds,
+            "train": { "images": TRAIN_IMAGES, "given": kept.annotations().len(),
+                       "hidden": hidden.annotations().len() },
+            "baseline": ap(&baseline),
+            "calibrated": ap(&teacher),
+            "recovered": { "precision": recovered.precision(), "recall": recovered.recall(),
+                           "boxes": recovered.proposed },
+            "ece": { "before": before.ece(), "after": after.ece() },
         });
         writeln!(out, "{result}")?;
         return Ok(());
     }
-    let mut table = Table::new(["class", "boxes", "given", "hidden", "test"]);
-    let classes = datasets[0].categories().iter().enumerate();
-    let rows = classes.map(|(class, category)| (category.name.as_str(), Some(class)));
-    for (name, class) in rows.chain([("all", None)]) {
-        let [boxes, given, hidden, test] =
-            [&datasets[0], &kept, &hidden, &datasets[1]].map(|d| thousands(count(d, class)));
-        table.row([name.into(), boxes, given, hidden, test]);
+    write_report(&mut out, &places, (&kept, &hidden), (&baseline, &teacher), &completion, pictures)?;
+    writeln!(out, "\n{} min {} s", seconds / 60, seconds % 60)?;
+    Ok(())
+}
+
+/// The folder with a data set of which half of the boxes are hidden.
+fn make_data(args: &Args) -> Result<Sparse> {
+    let folder = NewFolder::create(&args.out, IfExists::forced(args.force))?;
+    let config = SynthConfig { seed: args.seed, ..synth::small() };
+    let splits = [("train", TRAIN_IMAGES), ("test", TEST_IMAGES)];
+    let datasets = synth::make(&config, &splits, &folder)?;
+    let half = Percent::new(HIDDEN_PERCENT).expect("it is a percentage");
+    let sparse = sparsify(&datasets[0], Kind::Split1(half), args.seed);
+    for (file, dataset) in [(Places::SPARSE, &sparse.kept), (Places::HIDDEN, &sparse.hidden)] {
+        folder.file(Path::new(file), |out| coco::write(dataset, out))?;
+    }
+    folder.finish()?;
+    Ok(sparse)
+}
+
+/// A preset with the demo's own places and seed.
+fn config(name: &str, text: &str, places: &Places, seed: u64) -> Result<RunConfig> {
+    let path = PathBuf::from(format!("configs/synth-{name}.toml"));
+    let mut config = RunConfig::parse(Source { path: &path, text, set: &[] })?;
+    config.train.seed = seed;
+    config.data.train.path = Some(places.at(Places::SPARSE));
+    config.data.train.images = Some(places.at("train"));
+    config.data.hidden = Some(places.at(Places::HIDDEN));
+    config.data.test.path = Some(places.at("annotations/instances_test.json"));
+    config.data.test.images = Some(places.at("test"));
+    Ok(config)
+}
+
+/// What the teacher adds to the sparse annotations.
+struct Completion {
+    missing: Vec<Missing>,
+    recovered: Recovered,
+    /// Of all candidates, by raw score and by confidence.
+    before: Reliability,
+    after: Reliability,
+}
+
+fn complete(places: &Places, config: &RunConfig, kept: &Dataset, hidden: &Dataset) -> Result<Completion> {
+    let model = Model::read(&Finished::model(&places.at("calibrated")))?;
+    let progress = Progress::new("completing annotations", kept.images().len());
+    let found = detect_all(
+        &model.detector,
+        &model.config.input,
+        (kept, &places.at("train")),
+        OnBadImage::Error,
+        &mut || progress.done(),
+    )?;
+    drop(progress);
+    let Method::Calibrated(Calibrated { confidence_min, teacher, overlap, .. }) = &config.method else {
+        unreachable!("the preset is of Calibrated Teacher")
+    };
+    let calibrator = model.config.calibrator.unwrap_or(Platt::IDENTITY);
+    let all = candidates(kept, &found.detections, overlap, teacher.score_min, calibrator);
+
+    let (mut before, mut after) = (Reliability::default(), Reliability::default());
+    let mut counts = Recovered::default();
+    for image in 0..kept.images().len() {
+        let objects = hidden.objects_of(image);
+        for Missing { detection, confidence, .. } in all.iter().filter(|missing| missing.image == image) {
+            let right = objects.iter().any(|object| {
+                object.class == detection.class
+                    && lacuna_boxes::iou(object.bbox, detection.bounds) > overlap.iou_high
+            });
+            before.add(detection.score.0, right);
+            after.add(confidence.0, right);
+        }
+        let sure = all.iter().filter(|m| m.image == image && m.confidence.0 > *confidence_min);
+        let sure: Vec<_> = sure.map(|missing| missing.detection).collect();
+        counts = counts + recovered(&sure, &objects, FOUND_IOU_MIN);
+    }
+    let missing: Vec<Missing> = all.into_iter().filter(|m| m.confidence.0 > *confidence_min).collect();
+    let whole = completed(kept, &missing);
+    write_file(&places.at("completed.json"), IfExists::Refuse, |out| coco::write(&whole, out))?;
+    Ok(Completion { missing, recovered: counts, before, after })
+}
+
+/// Pictures of the images with the most recovered boxes: given boxes green, recovered ones red.
+fn draw_pictures(places: &Places, kept: &Dataset, missing: &[Missing]) -> Result<usize> {
+    let mut counts = vec![0; kept.images().len()];
+    missing.iter().for_each(|missing| counts[missing.image] += 1);
+    let mut order: Vec<usize> = (0..counts.len()).filter(|&image| counts[image] > 0).collect();
+    order.sort_by_key(|&image| std::cmp::Reverse(counts[image]));
+    order.truncate(PICTURES);
+    let folder = NewFolder::create(&places.at("pictures"), IfExists::Refuse)?;
+    for &image in &order {
+        let file_name = &kept.images()[image].file_name;
+        let path = places.at("train").join(file_name);
+        let mut picture = decode::read(&path, None).map_err(lacuna_data::Error::from)?;
+        let name = |class: usize| kept.categories()[class].name.clone();
+        let given = kept.objects_of(image);
+        let given = given.iter().map(|object| Outline {
+            bounds: object.bbox,
+            color: GIVEN,
+            label: Some(name(object.class)),
+        });
+        let recovered = missing.iter().filter(|missing| missing.image == image).map(|missing| Outline {
+            bounds: missing.detection.bounds,
+            color: RECOVERED,
+            label: Some(format!("{} {:.2}", name(missing.detection.class), missing.confidence.0)),
+        });
+        draw(&mut picture, &given.chain(recovered).collect::<Vec<_>>());
+        folder.file(Path::new(file_name), |out| picture.write_jpeg(out))?;
+    }
+    folder.finish()?;
+    Ok(order.len())
+}
+
+fn write_report(
+    out: &mut impl std::io::Write,
+    places: &Places,
+    (kept, hidden): (&Dataset, &Dataset),
+    (baseline, teacher): (&AveragePrecision, &AveragePrecision),
+    completion: &Completion,
+    pictures: usize,
+) -> Result<()> {
+    let counts = [kept.annotations().len(), hidden.annotations().len()].map(thousands);
+    writeln!(out, "{} images, {} boxes given, {} hidden", thousands(TRAIN_IMAGES), counts[0], counts[1])?;
+    writeln!(out)?;
+    let mut table = Table::new(["trained on the given boxes", "AP", "AP50"]);
+    for (name, ap) in [("supervised", baseline), ("Calibrated Teacher + Focal IoU", teacher)] {
+        table.row([name.into(), percent(ap.ap), percent(ap.ap50)]);
     }
     write!(out, "{table}")?;
     writeln!(out)?;
-    writeln!(out, "images            {}", args.out.join("train").display())?;
-    writeln!(out, "given boxes       {}", args.out.join(sparse_file).display())?;
-    writeln!(out, "hidden boxes      {}", args.out.join(hidden_file).display())?;
-    writeln!(out, "clean test images {}", args.out.join("test").display())?;
+    let Completion { recovered, before, after, .. } = completion;
+    writeln!(
+        out,
+        "hidden boxes recovered: {} % ({} of {}), with a precision of {} %",
+        percent(recovered.recall()),
+        thousands(recovered.right),
+        thousands(recovered.hidden),
+        percent(recovered.precision())
+    )?;
+    writeln!(
+        out,
+        "calibration error of {} candidates: {} % before, {} % after",
+        thousands(before.count() as usize),
+        percent(before.ece()),
+        percent(after.ece())
+    )?;
+    writeln!(out)?;
+    writeln!(out, "runs               {}, {}", places.at("supervised").display(), places.at("calibrated").display())?;
+    writeln!(out, "completed          {}", places.at("completed.json").display())?;
+    writeln!(out, "pictures           {} ({pictures}: given green, recovered red)", places.at("pictures").display())?;
     Ok(())
 }

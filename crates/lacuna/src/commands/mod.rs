@@ -2,6 +2,7 @@
 
 pub mod convert;
 pub mod demo;
+pub mod eval;
 pub mod import;
 pub mod inspect;
 pub mod predict;

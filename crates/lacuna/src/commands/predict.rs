@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use lacuna_boxes::Detection;
-use lacuna_data::decode;
-use lacuna_data::output::{IfExists, same_place, write_file};
+use lacuna_data::decode::{self, RgbImage};
+use lacuna_data::draw::{Outline, draw};
+use lacuna_data::output::{IfExists, NewFolder, same_place, write_file};
 use lacuna_data::{Dataset, coco, layout};
-use lacuna_train::model::{Model, ModelCategory};
+use lacuna_train::model::{Model, ModelConfig};
 use serde::Serialize;
 use serde_json::json;
 
@@ -19,10 +20,11 @@ use crate::table::thousands;
 
 /// Run a model over images; the result is a COCO results file
 ///
-/// Boxes are those of the image, [x, y, width, height], and scores the detector's own.
+/// Boxes are those of the image, [x, y, width, height], and scores the detector's own. A model that was
+/// trained with a calibrator adds the confidence of each: the probability that it is right.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A folder that `lacuna import` made
+    /// A folder that `lacuna import` or `lacuna train` made
     model: PathBuf,
 
     /// Image files, or folders of them
@@ -45,6 +47,10 @@ pub struct Args {
     #[arg(long, value_name = "SCORE", default_value_t = 0.0)]
     score_min: f32,
 
+    /// Also write pictures with the detections in them into this folder
+    #[arg(long, value_name = "DIR")]
+    draw: Option<PathBuf>,
+
     /// What to do about an image that cannot be read
     #[arg(long, value_name = "WHAT", default_value = "error")]
     on_bad_image: OnBadImageArg,
@@ -57,6 +63,17 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
+
+/// Of the classes, in turn: colours that are told apart, also by the colour-blind (Okabe and Ito, 2008).
+const COLORS: [[u8; 3]; 7] = [
+    [230, 159, 0],
+    [86, 180, 233],
+    [0, 158, 115],
+    [240, 228, 66],
+    [0, 114, 178],
+    [213, 94, 0],
+    [204, 121, 167],
+];
 
 /// One image to look at.
 struct Input {
@@ -74,6 +91,8 @@ struct Entry<'a> {
     category_id: u64,
     bbox: [f32; 4],
     score: f32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    confidence: Option<f32>,
 }
 
 pub fn run(args: &Args) -> Result<()> {
@@ -99,14 +118,22 @@ pub fn run(args: &Args) -> Result<()> {
         usage(&format!("the output would replace the image {}", input.path.display()));
     }
 
+    let pictures = args.draw.as_deref().map(|folder| NewFolder::create(folder, if_exists)).transpose()?;
+
     let progress = Progress::new("looking at images", inputs.len());
     let (mut entries, mut images) = (Vec::new(), 0);
     for input in &inputs {
         match decode::read(&input.path, input.annotated_size) {
             Ok(image) => {
-                let detections = model.detect(&image);
-                let above = detections.iter().filter(|detection| detection.score.0 > args.score_min);
-                entries.extend(above.map(|detection| entry(input, detection, &model.config.categories)));
+                let mut detections = model.detect(&image);
+                detections.retain(|detection| detection.score.0 > args.score_min);
+                entries.extend(detections.iter().map(|detection| entry(input, detection, &model.config)));
+                if let Some(folder) = &pictures {
+                    let name = Path::new(&input.file_name).with_extension("jpg");
+                    let name = format!("{}_{}", input.id, name.display().to_string().replace('/', "_"));
+                    let picture = with_detections(image, &detections, &model.config);
+                    folder.file(Path::new(&name), |out| picture.write_jpeg(out))?;
+                }
                 images += 1;
             }
             Err(error) if args.on_bad_image == OnBadImageArg::Skip => eprintln!("warning: {error}"),
@@ -119,6 +146,9 @@ pub fn run(args: &Args) -> Result<()> {
     drop(progress);
 
     write_file(&args.out, if_exists, |out| Ok(serde_json::to_writer(out, &entries)?))?;
+    if let Some(folder) = pictures {
+        folder.finish()?;
+    }
 
     let mut out = std::io::stdout().lock();
     let detections = entries.len();
@@ -131,15 +161,31 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn entry<'a>(input: &'a Input, detection: &Detection, categories: &[ModelCategory]) -> Entry<'a> {
+fn entry<'a>(input: &'a Input, detection: &Detection, model: &ModelConfig) -> Entry<'a> {
     let bounds = detection.bounds;
     Entry {
         image_id: input.id,
         file_name: &input.file_name,
-        category_id: categories[detection.class].id,
+        category_id: model.categories[detection.class].id,
         bbox: [bounds.x1, bounds.y1, bounds.width(), bounds.height()],
         score: detection.score.0,
+        confidence: model.calibrator.map(|calibrator| calibrator.confidence(detection.score).0),
     }
+}
+
+/// A picture of the image with its detections, the best on top.
+fn with_detections(mut image: RgbImage, detections: &[Detection], model: &ModelConfig) -> RgbImage {
+    let outline = |detection: &Detection| {
+        let sure = model.calibrator.map(|calibrator| calibrator.confidence(detection.score).0);
+        let name = &model.categories[detection.class].name;
+        Outline {
+            bounds: detection.bounds,
+            color: COLORS[detection.class % COLORS.len()],
+            label: Some(format!("{name} {:.2}", sure.unwrap_or(detection.score.0))),
+        }
+    };
+    draw(&mut image, &detections.iter().rev().map(outline).collect::<Vec<_>>());
+    image
 }
 
 /// The files that were named and those in the folders that were named, with their names in them.

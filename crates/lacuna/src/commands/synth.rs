@@ -39,6 +39,22 @@ pub struct Args {
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     clutter: f32,
 
+    /// How many classes of objects there are
+    #[arg(long, value_name = "N", default_value_t = SynthConfig::default().classes)]
+    classes: usize,
+
+    /// The fewest and the most objects of a scene
+    #[arg(long, value_name = "MIN-MAX", value_parser = range, default_value = "5-15")]
+    objects: (u32, u32),
+
+    /// The diameter of the smallest objects, in pixels
+    #[arg(long, value_name = "PIXELS", default_value_t = SynthConfig::default().side_min)]
+    side_min: f32,
+
+    /// The diameter of the largest objects, as a share of the scene's shorter side
+    #[arg(long, value_name = "SHARE", default_value_t = SynthConfig::default().side_max)]
+    side_max: f32,
+
     /// Replace a folder that exists
     #[arg(long)]
     force: bool,
@@ -56,14 +72,25 @@ fn size(text: &str) -> Result<(u32, u32), String> {
     parse().ok_or_else(|| "it is written WIDTHxHEIGHT, as in 384x320".into())
 }
 
+fn range(text: &str) -> Result<(u32, u32), String> {
+    let parse = || {
+        let (low, high) = text.split_once('-')?;
+        Some((low.parse().ok()?, high.parse().ok()?))
+    };
+    parse().ok_or_else(|| "it is written MIN-MAX, as in 5-15".into())
+}
+
 pub fn run(args: &Args) -> Result<()> {
     let (width, height) = args.size;
     let config = SynthConfig {
         seed: args.seed,
         width: width * 2 / 3..=width,
         height: height * 2 / 3..=height,
+        classes: args.classes,
+        objects: args.objects.0..=args.objects.1,
+        side_min: args.side_min,
+        side_max: args.side_max,
         clutter: args.clutter,
-        ..SynthConfig::default()
     };
     if let Err(error) = config.check() {
         usage(&error.to_string());
@@ -97,4 +124,18 @@ pub fn run(args: &Args) -> Result<()> {
 pub fn make(config: &SynthConfig, splits: &[(&str, usize)], folder: &NewFolder) -> Result<Vec<Dataset>> {
     let progress = Progress::new("making images", splits.iter().map(|(_, n)| n).sum());
     Ok(fill_folder(config, splits, folder, &|| progress.done())?)
+}
+
+/// Scenes of few, large objects that a small detector learns within minutes.
+pub fn small() -> SynthConfig {
+    SynthConfig {
+        seed: 0,
+        width: 144..=216,
+        height: 144..=216,
+        classes: 4,
+        objects: 3..=5,
+        side_min: 30.0,
+        side_max: 0.4,
+        clutter: 0.0,
+    }
 }
