@@ -166,7 +166,8 @@ mod tests {
 
     #[test]
     fn scores_of_0_and_1_have_their_part_in_a_fit() {
-        let samples = [(0.0, false), (0.0, true), (0.5, false), (0.5, true), (1.0, true), (1.0, false), (1.0, true)];
+        let samples =
+            [(0.0, false), (0.0, true), (0.5, false), (0.5, true), (1.0, true), (1.0, false), (1.0, true)];
         let fit = Platt::fit(judged(&samples)).expect("neither outcome is apart");
         assert!(fit.w.is_finite() && fit.b.is_finite());
     }

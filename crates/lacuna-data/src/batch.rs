@@ -354,8 +354,14 @@ impl BatchMaker {
         resizer: &mut Resizer,
     ) -> Result<Made> {
         let LoaderConfig { recipes, normalize, seed, on_bad_image, .. } = &self.config;
-        let mut batch =
-            Batch { at: position, next, images: Vec::new(), objects: Vec::new(), crowds: Vec::new(), views: Vec::new() };
+        let mut batch = Batch {
+            at: position,
+            next,
+            images: Vec::new(),
+            objects: Vec::new(),
+            crowds: Vec::new(),
+            views: Vec::new(),
+        };
         let mut skipped = Vec::new();
         let mut rendered: Vec<(Vec<ViewPlan>, Vec<RgbImage>)> = vec![Default::default(); recipes.len()];
         for &index in images {

@@ -37,6 +37,19 @@ impl BoxCoder {
         let half_height = 0.5 * ((dh / size).min(SIZE_MAX).exp() * height);
         Box2::new(x - half_width, y - half_height, x + half_width, y + half_height)
     }
+
+    /// From a gradient by the corners of the decoded box to one by the deltas.
+    pub fn gradient(self, reference: Box2, deltas: [f32; 4], [x1, y1, x2, y2]: [f32; 4]) -> [f32; 4] {
+        let (shift, size) = self.weights;
+        let decoded = self.decode(reference, deltas);
+        let grows = |delta: f32| if delta / size < SIZE_MAX { 0.5 / size } else { 0.0 };
+        [
+            (x1 + x2) * reference.width() / shift,
+            (y1 + y2) * reference.height() / shift,
+            (x2 - x1) * decoded.width() * grows(deltas[2]),
+            (y2 - y1) * decoded.height() * grows(deltas[3]),
+        ]
+    }
 }
 
 /// A box by the distances of its four sides from a location, in units of the location's stride (FCOS).
@@ -52,5 +65,11 @@ pub mod distances {
     pub fn decode(square: Box2, [left, top, right, bottom]: [f32; 4]) -> Box2 {
         let ((x, y), width, height) = (square.center(), square.width(), square.height());
         Box2::new(x - left * width, y - top * height, x + right * width, y + bottom * height)
+    }
+
+    /// From a gradient by the corners of the decoded box to one by the distances.
+    pub fn gradient(square: Box2, [x1, y1, x2, y2]: [f32; 4]) -> [f32; 4] {
+        let (width, height) = (square.width(), square.height());
+        [-x1 * width, -y1 * height, x2 * width, y2 * height]
     }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::faster_rcnn::{FasterRcnn, FasterRcnnConfig};
 use crate::fcos::{Fcos, FcosConfig};
 use crate::layers::Init;
+use crate::losses::{LossSum, iou_gradient};
 use crate::resnet::ResNetConfig;
 use crate::retinanet::{RetinaNet, RetinaNetConfig};
 
@@ -74,13 +75,6 @@ pub(crate) struct Objects {
     pub classes: Vec<usize>,
 }
 
-impl Objects {
-    /// The best IoU of a box with any of them.
-    pub fn best_iou(&self, bounds: Box2) -> f32 {
-        best_iou(bounds, self.boxes.iter().copied()).map_or(0.0, |(_, iou)| iou)
-    }
-}
-
 /// What the sums of a loss are divided by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -112,13 +106,16 @@ pub enum IouOf {
     Prediction,
     /// The anchor, the square around the location, or the proposal itself.
     Sample,
+    /// The box that the detector predicts, with the gradient of the weight flowing into it: predictions
+    /// learn to be where their loss counts less.
+    Gradient,
 }
 
 /// A weight for the classification loss of each negative sample, by its best IoU with the targets.
 #[derive(Clone, Copy)]
 pub struct NegativeWeight<'a> {
     pub weight: &'a (dyn Fn(f32) -> f32 + Sync),
-    /// The derivative of `weight`; used with [`IouOf::PredictionWithGradient`] only.
+    /// The derivative of `weight`; used with [`IouOf::Gradient`] only.
     pub slope: &'a (dyn Fn(f32) -> f32 + Sync),
     pub iou_of: IouOf,
     /// Faster R-CNN: whether the anchors of its proposal network are weighted.
@@ -128,13 +125,25 @@ pub struct NegativeWeight<'a> {
 }
 
 impl NegativeWeight<'_> {
-    /// The weight of a sample and the box predicted from it.
-    pub(crate) fn of(&self, sample: Box2, prediction: impl FnOnce() -> Box2, objects: &Objects) -> f32 {
+    /// The weight of a sample and the box predicted from it; and its gradient by the corners of that box,
+    /// where it flows.
+    pub(crate) fn of(
+        &self,
+        sample: Box2,
+        prediction: impl FnOnce() -> Box2,
+        objects: &Objects,
+    ) -> (f32, Option<[f32; 4]>) {
         let compared = match self.iou_of {
             IouOf::Sample => sample,
-            IouOf::Prediction => prediction(),
+            IouOf::Prediction | IouOf::Gradient => prediction(),
         };
-        (self.weight)(objects.best_iou(compared))
+        let best = best_iou(compared, objects.boxes.iter().copied());
+        let iou = best.map_or(0.0, |(_, iou)| iou);
+        let gradient = best.filter(|_| self.iou_of == IouOf::Gradient).map(|(object, _)| {
+            let slope = (self.slope)(iou);
+            iou_gradient(compared, objects.boxes[object]).map(|by_corner| slope * by_corner)
+        });
+        ((self.weight)(iou), gradient)
     }
 }
 
@@ -142,6 +151,14 @@ impl NegativeWeight<'_> {
 pub struct LossOptions<'a> {
     pub normalization: Normalization,
     pub negative_weight: Option<NegativeWeight<'a>>,
+}
+
+impl LossOptions<'_> {
+    /// A place for the gradient that reaches `len` numbers through the weights of negatives, if any does.
+    pub(crate) fn through_weights(&self, len: usize) -> Option<LossSum> {
+        let flows = self.negative_weight.is_some_and(|negative| negative.iou_of == IouOf::Gradient);
+        flows.then(|| LossSum::new(len))
+    }
 }
 
 /// A term of a detector's loss.

@@ -14,7 +14,7 @@ use crate::coder::BoxCoder;
 use crate::detector::{ConfigError, Images, LossOptions, Losses, Objects, Target, Term, WIDTH_MAX, require};
 use crate::fpn::{Levels, Pyramid};
 use crate::layers::{Conv, Draw, Init, Linear, Mode};
-use crate::losses::{LossSum, binary_cross_entropy, sigmoid, smooth_l1, softmax};
+use crate::losses::{LossSum, binary_cross_entropy, sigmoid, smooth_l1, softmax, with_gradient};
 use crate::matcher::{Match, Matcher};
 use crate::ops::{self, Region, RoiAlign, Window};
 use crate::postprocess::{PostProcess, keep_best};
@@ -337,10 +337,12 @@ impl FasterRcnn {
         let deltas = deltas.as_chunks().0;
         let proposed =
             self.propose(images, &rpn.anchors, &objectness, deltas, self.config.training_proposals);
-        let [objectness, regression] = self.rpn_loss(&rpn, &objectness, deltas, &objects, options, rngs);
+        let RpnLoss { objectness, regression, through_weights } =
+            self.rpn_loss(&rpn, &objectness, deltas, &objects, options, rngs);
+        let objectness = objectness.into_tensor(rpn.objectness);
         let [classification, box_regression] = self.roi_loss(&features, proposed, &objects, options, rngs);
         Losses(vec![
-            (Term::Objectness, objectness.into_tensor(rpn.objectness)),
+            (Term::Objectness, with_gradient(objectness, through_weights, &rpn.deltas)),
             (Term::ProposalRegression, regression.into_tensor(rpn.deltas)),
             classification,
             box_regression,
@@ -356,7 +358,7 @@ impl FasterRcnn {
         objects: &[Objects],
         options: &LossOptions,
         rngs: &mut [Rng],
-    ) -> [LossSum; 2] {
+    ) -> RpnLoss {
         let anchors = rpn.anchors.boxes();
         let matches: Vec<_> =
             objects.par_iter().map(|objects| ANCHOR_MATCHER.matches(anchors, &objects.boxes)).collect();
@@ -368,6 +370,7 @@ impl FasterRcnn {
         let factors = options.normalization.factors(&samples.iter().map(Vec::len).collect::<Vec<_>>());
         let negative_weight = options.negative_weight.filter(|negative| negative.rpn);
 
+        let mut through_weights = options.through_weights(4 * deltas.len());
         let (mut scores, mut regression) = (LossSum::new(objectness.len()), LossSum::new(4 * deltas.len()));
         for (image, objects) in objects.iter().enumerate() {
             let rows: Vec<usize> = rpn.anchors.rows(image).collect();
@@ -379,14 +382,19 @@ impl FasterRcnn {
                     let target = ANCHOR_CODER.encode(anchor, objects.boxes[object]);
                     regression.add(4 * row, factor, smooth_l1(deltas[row], target, BETA));
                 } else {
-                    let weight = negative_weight.map_or(1.0, |negative| {
+                    let (weight, gradient) = negative_weight.map_or((1.0, None), |negative| {
                         negative.of(anchor, || ANCHOR_CODER.decode(anchor, deltas[row]), objects)
                     });
-                    scores.add(row, factor * weight, binary_cross_entropy(objectness[row], 0.0));
+                    let loss = binary_cross_entropy(objectness[row], 0.0);
+                    scores.add(row, factor * weight, loss);
+                    if let (Some(sum), Some(gradient)) = (&mut through_weights, gradient) {
+                        let by_deltas = ANCHOR_CODER.gradient(anchor, deltas[row], gradient);
+                        sum.add_gradient(4 * row, factor * loss.0, by_deltas);
+                    }
                 }
             }
         }
-        [scores, regression]
+        RpnLoss { objectness: scores, regression, through_weights }
     }
 
     /// The losses of sampled proposals, among which every object is proposed, too.
@@ -413,6 +421,7 @@ impl FasterRcnn {
         let RoiOutput { logits, deltas, order } = self.classify(features, &proposals);
         let (scores, predicted) = (ops::values(logits.clone()), ops::values(deltas.clone()));
         let outputs = self.config.n_classes + 1;
+        let mut through_weights = options.through_weights(predicted.len());
         let (mut classification, mut regression) =
             (LossSum::new(scores.len()), LossSum::new(predicted.len()));
         for (row, &index) in order.iter().enumerate() {
@@ -429,17 +438,30 @@ impl FasterRcnn {
             } else {
                 // The box predicted from background is that of the likeliest object.
                 let likeliest = || (1..outputs).max_by(|&a, &b| scores[a].total_cmp(&scores[b])).unwrap_or(0);
-                let weight = negative_weight.map_or(1.0, |negative| {
+                let (weight, gradient) = negative_weight.map_or((1.0, None), |negative| {
                     negative.of(bounds, || PROPOSAL_CODER.decode(bounds, predicted[likeliest()]), objects)
                 });
-                classification.add_softmax(row * outputs, factor * weight, scores, 0);
+                let loss = classification.add_softmax(row * outputs, factor * weight, scores, 0);
+                if let (Some(sum), Some(gradient)) = (&mut through_weights, gradient) {
+                    let class = likeliest();
+                    let by_deltas = PROPOSAL_CODER.gradient(bounds, predicted[class], gradient);
+                    sum.add_gradient(4 * (row * outputs + class), factor * loss, by_deltas);
+                }
             }
         }
+        let classification = classification.into_tensor(logits);
         [
-            (Term::Classification, classification.into_tensor(logits)),
+            (Term::Classification, with_gradient(classification, through_weights, &deltas)),
             (Term::Regression, regression.into_tensor(deltas)),
         ]
     }
+}
+
+/// The sums of a proposal network's loss.
+struct RpnLoss {
+    objectness: LossSum,
+    regression: LossSum,
+    through_weights: Option<LossSum>,
 }
 
 fn flat(proposed: &[Vec<Box2>]) -> impl Iterator<Item = Proposal> {

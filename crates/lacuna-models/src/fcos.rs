@@ -12,7 +12,7 @@ use crate::coder::distances;
 use crate::detector::{ConfigError, Images, LossOptions, Losses, Target, Term, WIDTH_MAX, require};
 use crate::fpn::{ExtraLevels, Pyramid};
 use crate::layers::{Conv, Draw, EPSILON, GROUPS, GroupNorm, Init, Mode};
-use crate::losses::{LossSum, binary_cross_entropy, giou, sigmoid};
+use crate::losses::{LossSum, binary_cross_entropy, focal_background, giou, sigmoid, with_gradient};
 use crate::ops::{self, Grid, Window};
 use crate::postprocess::{PostProcess, logit_floor};
 use crate::resnet::ResNetConfig;
@@ -168,6 +168,9 @@ impl Fcos {
         let [predicted, centers] = [distances.clone(), centerness.clone()].map(ops::values);
         let predicted = predicted.as_chunks::<4>().0;
         let n = locations.n_rows();
+        let n_classes = self.config.n_classes;
+        let mut through_weights = options.through_weights(4 * n);
+        let scores = through_weights.as_ref().map(|_| ops::values(logits.clone()));
         let (mut labels, mut weights) = (vec![-1; n], vec![0.0; n]);
         let (mut regression, mut centering) = (LossSum::new(4 * n), LossSum::new(n));
         for (image, (matches, objects)) in matches.iter().zip(&objects).enumerate() {
@@ -178,22 +181,25 @@ impl Fcos {
                 if let Some(object) = *matched {
                     labels[row] = objects.classes[object] as i32;
                     let target = objects.boxes[object];
-                    let (loss, [x1, y1, x2, y2]) = giou(decoded(), target);
-                    let (width, height) = (square.width(), square.height());
-                    regression.add(
-                        4 * row,
-                        factor,
-                        (loss, [-x1 * width, -y1 * height, x2 * width, y2 * height]),
-                    );
+                    let (loss, by_corners) = giou(decoded(), target);
+                    regression.add(4 * row, factor, (loss, distances::gradient(square, by_corners)));
                     let center = centerness_of(distances::encode(square, target));
                     centering.add(row, factor, binary_cross_entropy(centers[row], center));
                 } else if let Some(negative) = options.negative_weight {
-                    weights[row] *= negative.of(square, decoded, objects);
+                    let (weight, gradient) = negative.of(square, decoded, objects);
+                    weights[row] *= weight;
+                    if let (Some(sum), Some(scores), Some(gradient)) =
+                        (&mut through_weights, &scores, gradient)
+                    {
+                        let loss = focal_background(&scores[row * n_classes..][..n_classes], FOCAL);
+                        sum.add_gradient(4 * row, factor * loss, distances::gradient(square, gradient));
+                    }
                 }
             }
         }
+        let classification = ops::focal_loss(logits, labels, weights, FOCAL);
         Losses(vec![
-            (Term::Classification, ops::focal_loss(logits, labels, weights, FOCAL)),
+            (Term::Classification, with_gradient(classification, through_weights, &distances)),
             (Term::Regression, regression.into_tensor(distances)),
             (Term::Centerness, centering.into_tensor(centerness)),
         ])

@@ -6,7 +6,7 @@
 use burn::Tensor;
 use lacuna_boxes::Box2;
 
-use crate::ops;
+use crate::ops::{self, FocalLoss};
 
 /// A loss, and its gradient by the numbers it was computed from.
 pub type Loss<const N: usize> = (f32, [f32; N]);
@@ -32,15 +32,34 @@ impl LossSum {
         }
     }
 
-    /// [`softmax_cross_entropy`] of the whole row that starts at `start`.
-    pub fn add_softmax(&mut self, start: usize, weight: f32, logits: &[f32], class: usize) {
+    /// [`softmax_cross_entropy`] of the whole row that starts at `start`; the loss before its weight.
+    pub fn add_softmax(&mut self, start: usize, weight: f32, logits: &[f32], class: usize) -> f32 {
         let gradient = &mut self.gradient[start..start + logits.len()];
-        self.value += f64::from(weight) * f64::from(softmax_cross_entropy(logits, class, weight, gradient));
+        let loss = softmax_cross_entropy(logits, class, weight, gradient);
+        self.value += f64::from(weight) * f64::from(loss);
+        loss
+    }
+
+    /// Adds to the gradient alone, for a loss whose value is counted elsewhere.
+    pub fn add_gradient<const N: usize>(&mut self, start: usize, weight: f32, gradient: [f32; N]) {
+        self.add(start, weight, (0.0, gradient));
     }
 
     /// The sum as a function of `of`, for the backward pass.
     pub fn into_tensor<const D: usize>(self, of: Tensor<D>) -> Tensor<1> {
         ops::known_gradient(of, self.value as f32, self.gradient)
+    }
+}
+
+/// A loss with a gradient that reaches it through `of`, too, if there is one.
+pub fn with_gradient<const D: usize>(
+    loss: Tensor<1>,
+    gradient: Option<LossSum>,
+    of: &Tensor<D>,
+) -> Tensor<1> {
+    match gradient {
+        Some(gradient) => loss + gradient.into_tensor(of.clone()),
+        None => loss,
     }
 }
 
@@ -61,34 +80,58 @@ pub fn smooth_l1<const N: usize>(prediction: [f32; N], target: [f32; N], beta: f
     (loss, gradient)
 }
 
+/// The share of a maximum that moves with its first argument; half at a tie, as PyTorch's.
+fn leads(a: f32, b: f32) -> f32 {
+    if a > b {
+        1.0
+    } else if a < b {
+        0.0
+    } else {
+        0.5
+    }
+}
+
+/// The area that two boxes share, by the corners of the first.
+fn shared_area(p: Box2, t: Box2) -> Loss<4> {
+    let (width, height) = (p.x2.min(t.x2) - p.x1.max(t.x1), p.y2.min(t.y2) - p.y1.max(t.y1));
+    if !(width > 0.0 && height > 0.0) {
+        return (0.0, [0.0; 4]);
+    }
+    let gradient = [
+        -height * leads(p.x1, t.x1),
+        -width * leads(p.y1, t.y1),
+        height * leads(t.x2, p.x2),
+        width * leads(t.y2, p.y2),
+    ];
+    (width * height, gradient)
+}
+
+/// The gradient of the IoU of two boxes by the corners of the first.
+pub fn iou_gradient(prediction: Box2, target: Box2) -> [f32; 4] {
+    let (shared, d_shared) = shared_area(prediction, target);
+    let union = prediction.area() + target.area() - shared;
+    if shared <= 0.0 || !union.is_finite() {
+        return [0.0; 4];
+    }
+    let (width, height) = (prediction.width(), prediction.height());
+    let d_area = [-height, -width, height, width];
+    std::array::from_fn(|i| (d_shared[i] - shared / union * (d_area[i] - d_shared[i])) / union)
+}
+
+/// The focal loss of a sample in which there is no object: `−(1 − α)·Σ p^γ·ln(1 − p)`.
+pub fn focal_background(logits: &[f32], focal: FocalLoss) -> f32 {
+    let of_class = |&logit: &f32| {
+        let (cross_entropy, _) = binary_cross_entropy(logit, 0.0);
+        (1.0 - focal.alpha) * sigmoid(logit).powf(focal.gamma) * cross_entropy
+    };
+    logits.iter().map(of_class).sum()
+}
+
 /// `1 − GIoU` (Rezatofighi et al., 2019), by the corners of the prediction.
 pub fn giou(prediction: Box2, target: Box2) -> Loss<4> {
     const EPSILON: f32 = 1e-7;
     let (p, t) = (prediction, target);
-    // The share of a maximum that moves with its first argument; half at a tie, as PyTorch's.
-    let leads = |a: f32, b: f32| {
-        if a > b {
-            1.0
-        } else if a < b {
-            0.0
-        } else {
-            0.5
-        }
-    };
-
-    let (width, height) = (p.x2.min(t.x2) - p.x1.max(t.x1), p.y2.min(t.y2) - p.y1.max(t.y1));
-    let meet = width > 0.0 && height > 0.0;
-    let shared = if meet { width * height } else { 0.0 };
-    let d_shared = if meet {
-        [
-            -height * leads(p.x1, t.x1),
-            -width * leads(p.y1, t.y1),
-            height * leads(t.x2, p.x2),
-            width * leads(t.y2, p.y2),
-        ]
-    } else {
-        [0.0; 4]
-    };
+    let (shared, d_shared) = shared_area(p, t);
 
     let (p_width, p_height) = (p.x2 - p.x1, p.y2 - p.y1);
     let union = p_width * p_height + (t.x2 - t.x1) * (t.y2 - t.y1) - shared;

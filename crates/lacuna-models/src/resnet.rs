@@ -20,7 +20,8 @@ pub enum Depth {
 }
 
 impl Depth {
-    pub const ALL: [Self; 5] = [Self::ResNet10, Self::ResNet18, Self::ResNet34, Self::ResNet50, Self::ResNet101];
+    pub const ALL: [Self; 5] =
+        [Self::ResNet10, Self::ResNet18, Self::ResNet34, Self::ResNet50, Self::ResNet101];
 
     /// Blocks per stage.
     fn blocks(self) -> [usize; 4] {

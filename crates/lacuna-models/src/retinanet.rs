@@ -14,7 +14,7 @@ use crate::detector::{
 };
 use crate::fpn::{ExtraLevels, Pyramid};
 use crate::layers::{Conv, Draw, Init, Mode};
-use crate::losses::{LossSum, sigmoid, smooth_l1};
+use crate::losses::{LossSum, focal_background, sigmoid, smooth_l1, with_gradient};
 use crate::matcher::{Match, Matcher};
 use crate::ops::{self, FocalLoss, Grid, Window};
 use crate::postprocess::{PostProcess, logit_floor};
@@ -180,6 +180,9 @@ impl RetinaNet {
 
         let values = ops::values(deltas.clone());
         let values = values.as_chunks::<4>().0;
+        let n_classes = self.config.n_classes;
+        let mut through_weights = options.through_weights(4 * anchors.n_rows());
+        let scores = through_weights.as_ref().map(|_| ops::values(logits.clone()));
         let (mut labels, mut weights) = (vec![-1; anchors.n_rows()], vec![0.0; anchors.n_rows()]);
         let mut regression = LossSum::new(4 * anchors.n_rows());
         for (image, (matches, objects)) in matches.iter().zip(&objects).enumerate() {
@@ -194,17 +197,25 @@ impl RetinaNet {
                         regression.add(4 * row, factor, loss);
                     }
                     Match::Background => {
-                        let weight = options.negative_weight.map_or(1.0, |negative| {
+                        let (weight, gradient) = options.negative_weight.map_or((1.0, None), |negative| {
                             negative.of(anchor, || CODER.decode(anchor, values[row]), objects)
                         });
                         weights[row] = factor * weight;
+                        if let (Some(sum), Some(scores), Some(gradient)) =
+                            (&mut through_weights, &scores, gradient)
+                        {
+                            let loss = focal_background(&scores[row * n_classes..][..n_classes], FOCAL);
+                            let by_deltas = CODER.gradient(anchor, values[row], gradient);
+                            sum.add_gradient(4 * row, factor * loss, by_deltas);
+                        }
                     }
                     Match::Ignored => {}
                 }
             }
         }
+        let classification = ops::focal_loss(logits, labels, weights, FOCAL);
         Losses(vec![
-            (Term::Classification, ops::focal_loss(logits, labels, weights, FOCAL)),
+            (Term::Classification, with_gradient(classification, through_weights, &deltas)),
             (Term::Regression, regression.into_tensor(deltas)),
         ])
     }

@@ -132,7 +132,7 @@ fn negatives_are_weighted_where_the_method_says() {
     for config in configs(2, resnet18()) {
         let detector = detector(&config, &device);
         let plain = loss(&detector, &images, &targets, &LossOptions::default());
-        for iou_of in [IouOf::Prediction, IouOf::Sample] {
+        for iou_of in [IouOf::Prediction, IouOf::Sample, IouOf::Gradient] {
             let one = weigh(&detector, &|_| 1.0, true, true, iou_of);
             let none = weigh(&detector, &|_| 0.0, true, true, iou_of);
             let double = weigh(&detector, &|_| 2.0, true, true, iou_of);
@@ -174,14 +174,90 @@ fn a_negative_is_weighted_by_its_best_overlap() {
         *seen = (seen.0.max(iou), seen.1.max(-iou));
         1.0
     };
-    let negative_weight =
-        NegativeWeight { weight: &weight, slope: &|_| 0.0, iou_of: IouOf::Sample, rpn: false, proposals: false };
+    let negative_weight = NegativeWeight {
+        weight: &weight,
+        slope: &|_| 0.0,
+        iou_of: IouOf::Sample,
+        rpn: false,
+        proposals: false,
+    };
     let options = LossOptions { negative_weight: Some(negative_weight), ..LossOptions::default() };
     let retinanet = detector(&configs(2, resnet18())[0], &device);
     drop(loss(&retinanet, &images, &targets, &options).total().backward());
     let (largest, below_zero) = *largest.lock().unwrap();
     // Anchors of an IoU of 0.4 and more are not negatives.
     assert!(largest > 0.3 && largest < 0.4 && below_zero == 0.0, "{largest} {below_zero}");
+}
+
+/// The weight's gradient flows into the predicted boxes when it is asked for: when the layer that predicts
+/// them makes all wider, the classification loss changes by as much as its gradient says.
+#[test]
+fn the_gradient_of_a_weight_reaches_the_prediction() {
+    let device = Device::flex().autodiff();
+    let images = images(1, &device);
+    let targets = [vec![target(16.0, 16.0, 48.0, 48.0), target(40.0, 50.0, 90.0, 90.0)]];
+    let (weight, slope) = (|iou: f32| 0.5 + 40.0 * iou * iou, |iou: f32| 80.0 * iou);
+    let classification = |detector: &Detector, iou_of: IouOf| {
+        let negative_weight =
+            Some(NegativeWeight { weight: &weight, slope: &slope, iou_of, rpn: false, proposals: true });
+        let options = LossOptions { negative_weight, ..LossOptions::default() };
+        let losses = loss(detector, &images, &targets, &options);
+        losses.0.into_iter().find(|(term, _)| *term == Term::Classification).unwrap().1
+    };
+    // Where nothing is likely to be an object, negatives have next to no loss.
+    let likely = Some("head.classification_head.cls_logits.bias");
+    let layers = [
+        ("head.regression_head.bbox_reg.bias", likely),
+        ("head.regression_head.bbox_reg.bias", likely),
+        ("roi_heads.box_predictor.bbox_pred.bias", None),
+    ];
+    for (config, (layer, likely)) in configs(2, resnet18()).iter().zip(layers) {
+        let at = |shift: f32| {
+            let shifts: Vec<_> = likely.map(|name| (name, 4.0)).into_iter().chain([(layer, shift)]).collect();
+            with_biases_shifted(config, &shifts, &device)
+        };
+        let detector = at(0.0);
+        let gradient = |iou_of| {
+            let gradients = classification(&detector, iou_of).backward();
+            named_gradients(&detector, &gradients)
+                .get(layer)
+                .map(|g| g.iter().skip(2).step_by(4).sum::<f32>())
+        };
+        assert!(gradient(IouOf::Prediction).is_none_or(|gradient| gradient == 0.0), "{layer}");
+        let gradient = gradient(IouOf::Gradient).expect("it reaches the layer");
+        let step = 5e-3;
+        let [above, below] =
+            [step, -step].map(|shift| ops::values(classification(&at(shift), IouOf::Gradient))[0]);
+        let difference = (above - below) / (2.0 * step);
+        assert!(
+            gradient != 0.0 && (gradient - difference).abs() < 0.05 * gradient.abs(),
+            "{layer}: {gradient} {difference}"
+        );
+    }
+}
+
+/// The detector with every fourth number of some biases moved, the third of a box's four being its width or
+/// its right side; or all numbers, by whole ones.
+fn with_biases_shifted(config: &DetectorConfig, shifts: &[(&str, f32)], device: &Device) -> Detector {
+    let bytes = to_safetensors(&detector(config, device));
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let shifted: BTreeMap<String, Vec<u8>> = file
+        .iter()
+        .map(|(name, tensor)| {
+            let shift = shifts.iter().find(|(other, _)| *other == name).map_or(0.0, |(_, shift)| *shift);
+            let values = tensor.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+            let shift = |index: usize| if shift.fract() == 0.0 || index % 4 == 2 { shift } else { 0.0 };
+            let moved = values.enumerate().map(|(index, value)| value + shift(index));
+            (name.to_owned(), moved.flat_map(f32::to_le_bytes).collect())
+        })
+        .collect();
+    let tensors = file.iter().map(|(name, tensor)| {
+        (name.to_owned(), TensorView::new(Dtype::F32, tensor.shape().to_vec(), &shifted[name]).unwrap())
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shifted.safetensors");
+    std::fs::write(&path, safetensors::serialize(tensors, None).unwrap()).unwrap();
+    Checkpoint::read(&path).unwrap().into_detector(config, device).unwrap()
 }
 
 #[test]

@@ -27,8 +27,7 @@ pub fn candidates(
     calibrator: Platt,
 ) -> Vec<Missing> {
     let of_image = |(image, found): (usize, &Vec<Detection>)| {
-        let above: Vec<Detection> =
-            found.iter().copied().filter(|found| found.score.0 > score_min).collect();
+        let above: Vec<Detection> = found.iter().copied().filter(|found| found.score.0 > score_min).collect();
         let split = split_by_overlap(&above, &dataset.objects_of(image), overlap);
         split.candidates.into_iter().map(move |detection| Missing {
             image,

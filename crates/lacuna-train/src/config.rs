@@ -308,9 +308,7 @@ impl Method {
         let focal_iou = FocalIou::new(false);
         Some(match name {
             "supervised" => Self::Supervised(Supervised { strong_view: true, focal_iou }),
-            "fixed" => {
-                Self::Fixed(Fixed { strong_view: true, threshold: 0.7, teacher, overlap, focal_iou })
-            }
+            "fixed" => Self::Fixed(Fixed { strong_view: true, threshold: 0.7, teacher, overlap, focal_iou }),
             "dynamic" => Self::Dynamic(Dynamic {
                 strong_view: true,
                 threshold_start: 0.5,
@@ -413,11 +411,15 @@ impl RunConfig {
 
         require(self.data.train.path.is_some(), "data.train.path", "given: the annotations to train on")?;
 
-        self.detector.check().map_err(|error| {
-            (format!("detector.{}", error.field), format!("must be {}", error.rule))
-        })?;
+        self.detector
+            .check()
+            .map_err(|error| (format!("detector.{}", error.field), format!("must be {}", error.rule)))?;
         let StartConfig { backbone, model } = &self.start;
-        require(backbone.is_none() || model.is_none(), "start.model", "\"off\" where `start.backbone` is not")?;
+        require(
+            backbone.is_none() || model.is_none(),
+            "start.model",
+            "\"off\" where `start.backbone` is not",
+        )?;
         let from_scratch = backbone.is_none() && model.is_none();
         let ResNetConfig { norm, frozen_stages, .. } = *self.detector.backbone();
         require(

@@ -59,9 +59,9 @@ fn terms(losses: &[(Term, f32)]) -> String {
 impl TrainError {
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Data(lacuna_data::Error::Exists { .. }) => {
-                Some("go on with it with `--resume`, replace it with `--force`, or choose another `--out`".into())
-            }
+            Self::Data(lacuna_data::Error::Exists { .. }) => Some(
+                "go on with it with `--resume`, replace it with `--force`, or choose another `--out`".into(),
+            ),
             Self::Data(error) => error.hint(),
             Self::Model(error) => error.hint(),
             Self::Checkpoint(CheckpointError::Write { .. }) => {
@@ -173,7 +173,9 @@ fn first_student(config: &RunConfig) -> Result<Detector, ModelError> {
     let student = config.detector.init(&device, &mut rng);
     let weights = |error: WeightsError| ModelError::from(error);
     match (&config.start.backbone, &config.start.model) {
-        (Some(path), _) => Checkpoint::read(path).map_err(weights)?.into_backbone_of(student).map_err(weights),
+        (Some(path), _) => {
+            Checkpoint::read(path).map_err(weights)?.into_backbone_of(student).map_err(weights)
+        }
         (None, Some(folder)) => {
             let [_, path] = Model::files(folder);
             Checkpoint::read(&path).map_err(weights)?.into_weights_of(student).map_err(weights)
@@ -288,10 +290,8 @@ impl Run {
     ) -> Result<Finished, TrainError> {
         let iterations = self.config.train.iterations;
         let mut loader = self.loader(progress.position);
-        let epochs = Epochs {
-            batches: loader.n_batches(),
-            of_run: iterations as f64 / loader.n_batches() as f64,
-        };
+        let epochs =
+            Epochs { batches: loader.n_batches(), of_run: iterations as f64 / loader.n_batches() as f64 };
         let mut watch = Stopwatch::default();
         let first = learner.iteration;
         let (mut images, mut last) = (0, None);
@@ -329,7 +329,9 @@ impl Run {
             (learner, result) = learner.step(&self.config, batch, &ids, epochs, &mut watch);
             let step = match result {
                 Ok(step) => step,
-                Err(NotFinite { losses }) => return Err(self.not_finite(&learner, &progress, losses, &indices)),
+                Err(NotFinite { losses }) => {
+                    return Err(self.not_finite(&learner, &progress, losses, &indices));
+                }
             };
             progress.position = position;
             images += indices.len() as u64;
@@ -342,7 +344,9 @@ impl Run {
             }
         }
         match last {
-            Some(last) if learner.iteration == iterations => Ok(Finished { last, watch, iterations: iterations - first, images }),
+            Some(last) if learner.iteration == iterations => {
+                Ok(Finished { last, watch, iterations: iterations - first, images })
+            }
             // A run that had come to its end before.
             None if learner.iteration == iterations => {
                 let last = self.record(&learner, progress.since_evaluation.clone(), epochs, None);
@@ -482,9 +486,10 @@ impl Run {
         let Some(Part { dataset, folder, .. }) = &self.data.test else { return Ok(None) };
         watch.time(Phase::Evaluate, || {
             let on_bad_image = self.config.data.on_bad_image.into();
-            let found = detect_all(detector, &self.model.input, (dataset, folder), on_bad_image, &mut || {
-                spectator.go_on()
-            })?;
+            let found =
+                detect_all(detector, &self.model.input, (dataset, folder), on_bad_image, &mut || {
+                    spectator.go_on()
+                })?;
             let classes = classes_in(&self.model.categories, dataset);
             Ok(Some(evaluate(dataset, &found.detections, &classes)))
         })

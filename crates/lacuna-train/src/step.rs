@@ -89,10 +89,9 @@ impl Learner {
         let teacher = config.method.teaching().map(|_| Teacher {
             detector: student.valid(),
             calibration: match &config.method {
-                Method::Calibrated(method) => Some(Calibration {
-                    calibrator: None,
-                    queue: CalibrationQueue::new(method.window_images),
-                }),
+                Method::Calibrated(method) => {
+                    Some(Calibration { calibrator: None, queue: CalibrationQueue::new(method.window_images) })
+                }
                 _ => None,
             },
         });

@@ -20,11 +20,16 @@ use super::{Method, RunConfig};
 /// Where a value was said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    Line { path: PathBuf, line: usize },
+    Line {
+        path: PathBuf,
+        line: usize,
+    },
     /// With `--set`.
     Set,
     /// Nowhere in this file.
-    File { path: PathBuf },
+    File {
+        path: PathBuf,
+    },
 }
 
 impl fmt::Display for Place {
@@ -64,12 +69,10 @@ impl RunConfig {
         Ok(config)
     }
 
-    /// The whole configuration as TOML.
+    /// The whole configuration as TOML, but for the number of classes, which the data has.
     pub fn to_toml(&self) -> String {
-        let mut table = Table::try_from(self).expect("every configuration can be written as TOML");
-        remove_n_classes(&mut table);
-        shorten_floats(&mut table);
-        toml::to_string(&table).expect("every table can be written as TOML")
+        let text = toml::to_string(self).expect("every configuration can be written as TOML");
+        text.replacen(&format!("n_classes = {}\n", self.detector.n_classes()), "", 1)
     }
 
     /// The same detector for this number of classes.
@@ -201,7 +204,8 @@ impl<'a> Given<'a> {
             "fcos" => Kind::Fcos,
             _ => Kind::FasterRcnn,
         };
-        let depth_of = Depth::ALL[depths.iter().position(|known| *known == depth).expect("it is one of them")];
+        let depth_of =
+            Depth::ALL[depths.iter().position(|known| *known == depth).expect("it is one of them")];
         let method_of = Method::named(&method).expect("it is one of them");
         let defaults = RunConfig::new(kind_of, depth_of, method_of);
         let mut table = Table::try_from(&defaults).expect("every configuration can be written as TOML");
@@ -290,24 +294,6 @@ fn remove_n_classes(table: &mut Table) {
     if let Some(Value::Table(detector)) = table.get_mut("detector") {
         detector.remove("n_classes");
     }
-}
-
-/// Numbers of 32 bits became numbers of 64 bits; back to as few digits as tell them apart.
-fn shorten_floats(table: &mut Table) {
-    fn shorten(value: &mut Value) {
-        match value {
-            Value::Float(number) => {
-                let short = *number as f32;
-                if f64::from(short) == *number {
-                    *number = short.to_string().parse().unwrap_or(*number);
-                }
-            }
-            Value::Array(values) => values.iter_mut().for_each(shorten),
-            Value::Table(table) => shorten_floats(table),
-            _ => {}
-        }
-    }
-    table.iter_mut().for_each(|(_, value)| shorten(value));
 }
 
 fn put(values: &mut Table, key: &str, value: Value) -> Result<(), String> {

@@ -253,8 +253,17 @@ fn write_report(
         percent(after.ece())
     )?;
     writeln!(out)?;
-    writeln!(out, "runs               {}, {}", places.at("supervised").display(), places.at("calibrated").display())?;
+    writeln!(
+        out,
+        "runs               {}, {}",
+        places.at("supervised").display(),
+        places.at("calibrated").display()
+    )?;
     writeln!(out, "completed          {}", places.at("completed.json").display())?;
-    writeln!(out, "pictures           {} ({pictures}: given green, recovered red)", places.at("pictures").display())?;
+    writeln!(
+        out,
+        "pictures           {} ({pictures}: given green, recovered red)",
+        places.at("pictures").display()
+    )?;
     Ok(())
 }

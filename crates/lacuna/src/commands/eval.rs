@@ -36,13 +36,10 @@ pub fn run(args: &Args) -> Result<()> {
     let dataset = &split.dataset;
     let classes = classes_in(&model.config.categories, dataset);
     if classes.iter().all(Option::is_none) {
-        usage(&format!(
-            "no class of {} is one of {}",
-            args.model.display(),
-            split.path().display()
-        ));
+        usage(&format!("no class of {} is one of {}", args.model.display(), split.path().display()));
     }
-    let unknown = dataset.categories().iter().enumerate().filter(|(class, _)| !classes.contains(&Some(*class)));
+    let unknown =
+        dataset.categories().iter().enumerate().filter(|(class, _)| !classes.contains(&Some(*class)));
     for (_, category) in unknown {
         eprintln!("warning: the model does not know the class `{}`", category.name);
     }

@@ -128,7 +128,8 @@ pub fn run(args: &Args) -> Result<()> {
         Some(path) => named_categories(path, &detector)?,
         None => label_numbers(&detector),
     };
-    let model = Model::of_checkpoint(checkpoint, ModelConfig { detector, input, calibrator: None, categories })?;
+    let model =
+        Model::of_checkpoint(checkpoint, ModelConfig { detector, input, calibrator: None, categories })?;
     let parameters = model.n_parameters();
     model.write(&args.out, if_exists)?;
 

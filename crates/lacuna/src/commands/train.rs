@@ -110,7 +110,12 @@ fn profile(finished: &Finished) -> Table {
     for (phase, seconds) in seconds(&finished.watch) {
         let share = 100.0 * seconds / whole.max(1e-9);
         let each = 1000.0 * seconds / iterations;
-        table.row([phase.name().into(), format!("{seconds:.1}"), format!("{share:.1} %"), format!("{each:.1}")]);
+        table.row([
+            phase.name().into(),
+            format!("{seconds:.1}"),
+            format!("{share:.1} %"),
+            format!("{each:.1}"),
+        ]);
     }
     let each = 1000.0 * whole / iterations;
     table.row([

@@ -1,0 +1,179 @@
+//! Configurations: what is refused, where, and what is proposed instead.
+
+use std::path::Path;
+
+use lacuna_train::config::{ConfigError, Method, Place, RunConfig, Source};
+
+const SMALL: &str = r#"[data.train]
+path = "train.json"
+
+[detector]
+kind = "fcos"
+
+[detector.backbone]
+depth = "resnet18"
+norm = "group"
+frozen_stages = 0
+
+[train]
+lr = 0.02
+
+[method]
+name = "calibrated"
+"#;
+
+fn parse_with(text: &str, set: &[&str]) -> Result<RunConfig, ConfigError> {
+    let set: Vec<String> = set.iter().map(|&set| set.to_owned()).collect();
+    RunConfig::parse(Source { path: Path::new("run.toml"), text, set: &set })
+}
+
+fn parse(text: &str) -> Result<RunConfig, ConfigError> {
+    parse_with(text, &[])
+}
+
+/// The message and the hint.
+fn refused(text: &str, set: &[&str]) -> String {
+    let error = parse_with(text, set).expect_err("it is wrong");
+    let hint = error.hint.as_ref().map_or(String::new(), |hint| format!(" | {hint}"));
+    format!("{error}{hint}")
+}
+
+fn edited(from: &str, to: &str) -> String {
+    assert!(SMALL.contains(from));
+    SMALL.replace(from, to)
+}
+
+#[test]
+fn what_is_not_said_is_the_papers() {
+    let config = parse(SMALL).expect("it is right");
+    assert_eq!((config.train.iterations, config.train.batch_size, config.train.lr), (180_000, 16, 0.02));
+    let Method::Calibrated(method) = &config.method else { panic!("{:?}", config.method) };
+    assert_eq!((method.confidence_min, method.refit_every, method.window_images), (0.7, 500, 8000));
+    assert_eq!((method.overlap.iou_low, method.overlap.iou_high), (0.6, 0.75));
+    assert_eq!(method.teacher.score_min, 0.4);
+    let focal_iou = config.method.focal_iou();
+    assert!(!focal_iou.enabled);
+    assert_eq!((focal_iou.w0, focal_iou.k, focal_iou.alpha, focal_iou.gamma), (0.5, 1.5, 0.25, 2.0));
+}
+
+#[test]
+fn a_configuration_survives_being_written() {
+    let config = parse(SMALL).expect("it is right");
+    let text = config.to_toml();
+    assert!(text.contains("lr = 0.02\n"), "as short as it was given: {text}");
+    assert_eq!(parse(&text).expect("it was written by us"), config);
+    assert_eq!(config.difference(&parse(&text).expect("as before")), None);
+}
+
+#[test]
+fn unknown_keys_name_the_nearest_known_one() {
+    assert_eq!(
+        refused(&edited("lr = 0.02", "lrr = 0.02"), &[]),
+        "run.toml:13: there is no key `lrr` in `[train]` | did you mean `lr`?"
+    );
+    assert_eq!(
+        refused(&edited("[train]", "[training]"), &[]),
+        "run.toml:12: there is no table `[training]` | did you mean `train`?"
+    );
+    assert_eq!(
+        refused(SMALL, &["method.confidence=0.5"]),
+        "--set: there is no key `confidence` in `[method]` | its keys are `before_first_fit`, \
+         `confidence_min`, `focal_iou`, `name`, `overlap`, `refit_every`, `strong_view`, `teacher`, \
+         `window_images`"
+    );
+    assert_eq!(
+        refused(&edited("\"calibrated\"", "\"calibrate\""), &[]),
+        "run.toml:16: `method.name` is \"calibrate\", not one of \"supervised\", \"fixed\", \"dynamic\", \
+         \"calibrated\" | did you mean `calibrated`?"
+    );
+    // A key of another method is not one of this method.
+    assert!(refused(SMALL, &["method.threshold=0.5"]).starts_with("--set: there is no key `threshold`"));
+}
+
+#[test]
+fn values_are_checked_before_any_work() {
+    for (set, message) in [
+        ("train.lr=-1", "--set: `train.lr` must be positive"),
+        ("train.lr=\"fast\"", "--set: `train.lr`: invalid type: string \"fast\", expected f32"),
+        ("train.batch_size=0", "--set: `train.batch_size` must be from 1 to 4096"),
+        ("train.lr_milestones=[3, 2]", "--set: `train.lr_milestones` must be ascending"),
+        ("method.overlap.iou_high=0.5", "--set: `method.overlap.iou_high` must be from `iou_low` to 1"),
+        (
+            "method.overlap.containment=2",
+            "--set: `method.overlap.containment` must be from 0 to 1, or \"off\"",
+        ),
+        ("views.short_side=[800, 400]", "--set: `views.short_side` must be two sizes, ascending, from 1 to"),
+        ("detector.width=33", "--set: `detector.width` must be a multiple of 32"),
+        ("detector.backbone.norm=frozen", "--set: `detector.backbone.norm` must be \"group\" or \"batch\""),
+        ("train=3", "--set: `train` is a table, not 3"),
+        ("train.lr", "--set: `train.lr` is not of the form `key=value`"),
+    ] {
+        let refused = refused(SMALL, &[set]);
+        assert!(refused.starts_with(message), "{set}: {refused}");
+    }
+    let missing = refused(&edited("path = \"train.json\"", ""), &[]);
+    assert!(missing.starts_with("run.toml:1: `data.train.path` must be given"), "{missing}");
+    let missing = refused(&edited("name = \"calibrated\"", ""), &[]);
+    assert!(missing.starts_with("run.toml:15: `method.name` is missing; it is one of"), "{missing}");
+    let syntax = parse(&edited("lr = 0.02", "lr = 0.0.2")).expect_err("it is no TOML");
+    assert_eq!(syntax.place, Place::Line { path: "run.toml".into(), line: 13 });
+}
+
+#[test]
+fn a_value_can_be_set_and_switched_off() {
+    let set = ["method.overlap.containment=off", "train.gradient_norm_max=5", "data.test.path=x/test.json"];
+    let config = parse_with(SMALL, &set).expect("it is right");
+    let (_, overlap) = config.method.teaching().expect("it has a teacher");
+    assert_eq!((overlap.containment, overlap.cross_class_iou), (None, Some(0.75)));
+    assert_eq!(config.train.gradient_norm_max, Some(5.0));
+    assert_eq!(config.data.test.path.as_deref(), Some(Path::new("x/test.json")));
+}
+
+#[test]
+fn only_what_changes_results_tells_runs_apart() {
+    let config = parse(SMALL).expect("it is right");
+    let with = |set: &str| parse_with(SMALL, &[set]).expect("it is right");
+    assert_eq!(config.difference(&with("train.workers=3")), None);
+    assert_eq!(config.difference(&with("data.train.path=elsewhere.json")), None);
+    assert_eq!(config.difference(&with("train.seed=1")), Some("train.seed".into()));
+    assert_eq!(
+        config.difference(&with("method.overlap.min_side=off")),
+        Some("method.overlap.min_side".into())
+    );
+    assert_eq!(config.difference(&with("detector.width=64")), Some("detector.width".into()));
+}
+
+/// Every preset is right, and says everything: nothing in it is left to a default.
+#[test]
+fn presets_are_complete() {
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
+    let mut paths: Vec<_> = [configs.clone(), configs.join("paper")]
+        .iter()
+        .flat_map(|folder| std::fs::read_dir(folder).expect("there are presets"))
+        .map(|entry| entry.expect("it can be listed").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .collect();
+    paths.sort();
+    assert_eq!(paths.len(), 10, "{paths:?}");
+    for path in paths {
+        let text = std::fs::read_to_string(&path).expect("it can be read");
+        let config = RunConfig::parse(Source { path: &path, text: &text, set: &[] });
+        let config = config.unwrap_or_else(|error| panic!("{error}"));
+        let keys = |text: &str| {
+            let mut keys = Vec::new();
+            collect("", &text.parse().expect("it is TOML"), &mut keys);
+            keys.sort();
+            keys
+        };
+        assert_eq!(keys(&text), keys(&config.to_toml()), "{}", path.display());
+    }
+}
+
+fn collect(above: &str, table: &toml::Table, keys: &mut Vec<String>) {
+    for (key, value) in table {
+        match value {
+            toml::Value::Table(table) => collect(&format!("{above}{key}."), table, keys),
+            _ => keys.push(format!("{above}{key}")),
+        }
+    }
+}
