@@ -204,16 +204,18 @@ fn the_gradient_of_a_weight_reaches_the_prediction() {
         let losses = loss(detector, &images, &targets, &options);
         losses.0.into_iter().find(|(term, _)| *term == Term::Classification).unwrap().1
     };
-    // Where nothing is likely to be an object, negatives have next to no loss.
-    let likely = Some("head.classification_head.cls_logits.bias");
-    let layers = [
-        ("head.regression_head.bbox_reg.bias", likely),
-        ("head.regression_head.bbox_reg.bias", likely),
-        ("roi_heads.box_predictor.bbox_pred.bias", None),
+    // Where nothing is likely to be an object, negatives have next to no loss; and a box without extent
+    // overlaps nothing.
+    let likely = ("head.classification_head.cls_logits.bias", 4.0);
+    let boxes = "head.regression_head.bbox_reg.bias";
+    let cases = [
+        (boxes, vec![likely]),
+        (boxes, vec![likely, (boxes, 2.0)]),
+        ("roi_heads.box_predictor.bbox_pred.bias", vec![]),
     ];
-    for (config, (layer, likely)) in configs(2, resnet18()).iter().zip(layers) {
+    for (config, (layer, before)) in configs(2, resnet18()).iter().zip(cases) {
         let at = |shift: f32| {
-            let shifts: Vec<_> = likely.map(|name| (name, 4.0)).into_iter().chain([(layer, shift)]).collect();
+            let shifts: Vec<_> = before.iter().copied().chain([(layer, shift)]).collect();
             with_biases_shifted(config, &shifts, &device)
         };
         let detector = at(0.0);
@@ -244,9 +246,11 @@ fn with_biases_shifted(config: &DetectorConfig, shifts: &[(&str, f32)], device: 
     let shifted: BTreeMap<String, Vec<u8>> = file
         .iter()
         .map(|(name, tensor)| {
-            let shift = shifts.iter().find(|(other, _)| *other == name).map_or(0.0, |(_, shift)| *shift);
             let values = tensor.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-            let shift = |index: usize| if shift.fract() == 0.0 || index % 4 == 2 { shift } else { 0.0 };
+            let shift = |index: usize| {
+                let of_this = shifts.iter().filter(|(other, _)| *other == name).map(|(_, shift)| *shift);
+                of_this.filter(|shift| shift.fract() == 0.0 || index % 4 == 2).sum::<f32>()
+            };
             let moved = values.enumerate().map(|(index, value)| value + shift(index));
             (name.to_owned(), moved.flat_map(f32::to_le_bytes).collect())
         })

@@ -24,7 +24,7 @@ use crate::progress::Progress;
 use crate::table::{Table, thousands};
 use crate::training::{self, percent};
 
-const TRAIN_IMAGES: usize = 600;
+const TRAIN_IMAGES: usize = 1000;
 const TEST_IMAGES: usize = 200;
 const HIDDEN_PERCENT: f64 = 50.0;
 
