@@ -1,0 +1,447 @@
+//! `lacuna train` as users run it: to the end, killed and resumed, on data that is broken.
+
+#![allow(clippy::unwrap_used)] // the allowance for tests does not reach their helpers
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn lacuna() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_lacuna"))
+}
+
+/// A tiny made data set with half of its boxes hidden; made once.
+fn data() -> &'static Path {
+    static DATA: OnceLock<TempDir> = OnceLock::new();
+    DATA.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let synth =
+            ["--images", "12", "--test", "3", "--size", "96x96", "--objects", "2-3", "--side-min", "18"];
+        let made = lacuna().arg("synth").arg("--out").arg(&data).args(synth).output().unwrap();
+        assert!(made.status.success(), "{}", text(&made.stderr));
+        let annotations = data.join("annotations");
+        let split = lacuna()
+            .arg("sparsify")
+            .arg(annotations.join("instances_train.json"))
+            .args(["--kind", "split3", "--percent", "50", "--seed", "0", "--out"])
+            .arg(data.join("sparse.json"))
+            .arg("--hidden")
+            .arg(data.join("hidden.json"))
+            .output()
+            .unwrap();
+        assert!(split.status.success(), "{}", text(&split.stderr));
+        folder
+    })
+    .path()
+}
+
+/// A run of a few seconds in which everything happens: detections are judged and become pseudo labels, the
+/// calibrator is fitted, there are lines, evaluations and checkpoints.
+const TINY: &str = r#"
+[data]
+hidden = "data/hidden.json"
+[data.train]
+path = "data/sparse.json"
+images = "data/train"
+[data.test]
+path = "data/annotations/instances_test.json"
+
+[detector]
+kind = "fcos"
+width = 32
+head_depth = 1
+post_process.score_min = 0.01
+[detector.backbone]
+depth = "resnet10"
+width = 32
+norm = "group"
+frozen_stages = 0
+
+[views]
+short_side = [56, 72]
+long_side_max = 96
+test_short_side = 64
+test_long_side_max = 96
+
+[train]
+seed = 5
+iterations = 40
+batch_size = 2
+lr = 0.02
+lr_milestones = [30]
+warm_up_iterations = 5
+gradient_norm_max = 10.0
+log_every = 4
+checkpoint_every = 7
+evaluate_every = 15
+
+[method]
+name = "calibrated"
+confidence_min = 0.2
+refit_every = 6
+window_images = 30
+before_first_fit = "identity"
+[method.teacher]
+score_min = 0.02
+momentum_max = 0.9
+[method.overlap]
+iou_low = 0.05
+iou_high = 0.2
+min_side = "off"
+[method.focal_iou]
+enabled = true
+"#;
+
+/// A folder with the configuration, beside the data.
+struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    fn new(config: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("tiny.toml"), config).unwrap();
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `lacuna train tiny.toml --out RUN …`, from the folder of the data.
+    fn train(&self, run: &str, more: &[&str]) -> Command {
+        let mut command = lacuna();
+        command.current_dir(data()).arg("train").arg(self.path("tiny.toml"));
+        command.arg("--out").arg(self.path(run)).args(more);
+        command
+    }
+
+    fn run(&self, run: &str, more: &[&str]) -> Output {
+        self.train(run, more).output().unwrap()
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn succeeded(output: &Output) {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+/// Everything a run leaves that must not depend on how often it was stopped.
+fn results(run: &Path) -> Vec<(String, Vec<u8>)> {
+    let files = [
+        "config.toml",
+        "metrics.jsonl",
+        "results.csv",
+        "checkpoints/last/model.toml",
+        "checkpoints/last/model.safetensors",
+        "checkpoints/last/student.safetensors",
+        "checkpoints/last/momentum.safetensors",
+        "checkpoints/last/state.json",
+        "checkpoints/best/model.safetensors",
+    ];
+    files.map(|file| (file.to_owned(), fs::read(run.join(file)).unwrap())).into()
+}
+
+fn assert_same(a: &Path, b: &Path) {
+    for ((name, a), (_, b)) in results(a).into_iter().zip(results(b)) {
+        assert!(a == b, "{name} differs:\n{}\n{}", head(&a), head(&b));
+    }
+}
+
+fn head(bytes: &[u8]) -> String {
+    text(&bytes[..bytes.len().min(2000)])
+}
+
+fn lines(run: &Path) -> Vec<Value> {
+    let metrics = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Numbers for the moments at which processes are killed: different in every run of the test.
+fn moment(of: u64) -> Duration {
+    let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    Duration::from_millis(u64::from(clock.subsec_nanos()) / 1000 % of)
+}
+
+#[test]
+fn a_run_leaves_what_it_promises() {
+    let place = Place::new(TINY);
+    let output = place.run("run", &["--profile"]);
+    succeeded(&output);
+    let said = text(&output.stdout);
+    assert!(said.contains("student: AP ") && said.contains("teacher: AP "), "{said}");
+    assert!(said.contains("judging and calibration") && said.contains("ms per iteration"), "{said}");
+    let run = place.path("run");
+    let lines = lines(&run);
+    let trained: Vec<&Value> = lines.iter().filter(|line| line["event"] == "train").collect();
+    assert_eq!(trained.len(), 10);
+    let evaluated: Vec<_> =
+        lines.iter().filter(|line| line["event"] == "evaluation").map(|line| &line["iteration"]).collect();
+    assert_eq!(evaluated, [15, 30, 40]);
+    let last = lines.last().unwrap();
+    for key in ["loss", "ece_raw", "calibrator_w", "pseudo_labels_per_image", "student_ap", "teacher_ap50"] {
+        assert!(last[key].is_number(), "{key} in {last}");
+    }
+    let judged: f64 = trained.iter().map(|line| line["judged"].as_f64().unwrap()).sum();
+    let pseudo: f64 = trained.iter().map(|line| line["pseudo_labels_per_image"].as_f64().unwrap()).sum();
+    assert!(judged > 10.0 && pseudo > 0.0, "{judged} {pseudo}");
+    let rows = fs::read_to_string(run.join("results.csv")).unwrap();
+    assert_eq!(rows.lines().count(), 4, "{rows}");
+
+    // The model can be used, and says what it is sure of.
+    let model = run.join("checkpoints/last");
+    let detections = place.path("found.json");
+    let drawn = place.path("drawn");
+    let predicted = lacuna()
+        .arg("predict")
+        .args([&model, &data().join("data/test")])
+        .arg("--out")
+        .arg(&detections)
+        .arg("--draw")
+        .arg(&drawn)
+        .output()
+        .unwrap();
+    succeeded(&predicted);
+    let found: Vec<Value> = serde_json::from_slice(&fs::read(detections).unwrap()).unwrap();
+    assert!(!found.is_empty() && found.iter().all(|found| found["confidence"].is_number()));
+    assert_eq!(fs::read_dir(drawn).unwrap().filter(|f| is_jpeg(&f.as_ref().unwrap().path())).count(), 3);
+    let evaluated = lacuna()
+        .arg("eval")
+        .arg(&model)
+        .arg(data().join("data/annotations/instances_test.json"))
+        .arg("--json")
+        .output()
+        .unwrap();
+    succeeded(&evaluated);
+    let evaluated: Value = serde_json::from_slice(&evaluated.stdout).unwrap();
+    assert_eq!(evaluated["coco"]["ap"].as_f64(), last["teacher_ap"].as_f64(), "{evaluated}");
+    assert_eq!(evaluated["images"], 3);
+}
+
+fn is_jpeg(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "jpg")
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let place = Place::new(TINY);
+    succeeded(&place.run("a", &[]));
+    succeeded(&place.run("b", &["--set", "train.workers=3"]));
+    let (a, b) = (results(&place.path("a")), results(&place.path("b")));
+    for ((name, a), (_, b)) in a.into_iter().zip(b).filter(|((name, _), _)| name != "config.toml") {
+        assert!(a == b, "{name} differs");
+    }
+    succeeded(&place.run("c", &["--set", "train.seed=6"]));
+    assert_ne!(results(&place.path("a"))[1], results(&place.path("c"))[1]);
+}
+
+/// Killed at random moments, without a chance to say goodbye, until it ends by itself.
+#[test]
+fn a_run_that_is_killed_ends_as_if_it_had_not_been() {
+    let place = Place::new(TINY);
+    succeeded(&place.run("whole", &[]));
+    let (mut kills, mut first) = (0, true);
+    loop {
+        let more: &[&str] = if first { &[] } else { &["--resume"] };
+        let mut process =
+            place.train("killed", more).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        // Later ones get longer, so that the test ends on any machine.
+        sleep(Duration::from_millis(100 * kills) + moment(1500));
+        if process.try_wait().unwrap().is_some_and(|status| status.success()) {
+            break;
+        }
+        let _ = process.kill();
+        let status = process.wait().unwrap();
+        kills += 1;
+        assert!(status.success() || status.code().is_none(), "it failed by itself: {status}");
+        if status.success() {
+            break;
+        }
+        // Killed before it had made its folder, there is nothing to go on with.
+        first = !place.path("killed/config.toml").exists();
+    }
+    assert_same(&place.path("whole"), &place.path("killed"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_that_is_interrupted_keeps_everything_and_says_how_to_go_on() {
+    let place = Place::new(TINY);
+    succeeded(&place.run("whole", &[]));
+    for signal in ["INT", "TERM"] {
+        let run = format!("stopped-{signal}");
+        let process = place.train(&run, &[]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let metrics = place.path(&run).join("metrics.jsonl");
+        while fs::read_to_string(&metrics).map_or(0, |lines| lines.lines().count()) < 2 {
+            sleep(Duration::from_millis(5));
+        }
+        let pid = process.id().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
+        let output = process.wait_with_output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("error: stopped after iteration ") && said.contains("`--resume`"), "{said}");
+        succeeded(&place.run(&run, &["--resume"]));
+        assert_same(&place.path("whole"), &place.path(&run));
+    }
+}
+
+#[test]
+fn a_damaged_checkpoint_is_reported_and_the_one_before_is_used() {
+    let place = Place::new(TINY);
+    succeeded(&place.run("whole", &[]));
+    let damages: [(&str, fn(&Path)); 3] = [
+        ("a truncated file", |last| {
+            let bytes = fs::read(last.join("student.safetensors")).unwrap();
+            fs::write(last.join("student.safetensors"), &bytes[..bytes.len() / 2]).unwrap();
+        }),
+        ("a flipped bit", |last| {
+            let mut bytes = fs::read(last.join("momentum.safetensors")).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            fs::write(last.join("momentum.safetensors"), bytes).unwrap();
+        }),
+        ("a missing file", |last| fs::remove_file(last.join("state.json")).unwrap()),
+    ];
+    for (what, damage) in damages {
+        let run = what.replace(' ', "-");
+        copy(&place.path("whole"), &place.path(&run));
+        damage(&place.path(&run).join("checkpoints/last"));
+        let output = place.run(&run, &["--resume"]);
+        succeeded(&output);
+        let said = text(&output.stderr);
+        assert!(said.contains("checkpoints/last cannot be used: "), "{what}: {said}");
+        assert!(said.contains("going on after iteration 35"), "{what}: {said}");
+        assert_same(&place.path("whole"), &place.path(&run));
+    }
+    // Both damaged: nothing to go on with, and nothing is lost.
+    copy(&place.path("whole"), &place.path("both"));
+    for name in ["last", "previous"] {
+        fs::write(place.path("both/checkpoints").join(name).join("state.json"), "{").unwrap();
+    }
+    let output = place.run("both", &["--resume"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("hint: neither checkpoint can be used"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            copy(&from, &to);
+        } else {
+            fs::copy(from, to).unwrap();
+        }
+    }
+}
+
+#[test]
+fn runs_are_not_overwritten_and_not_mixed() {
+    let place = Place::new(TINY);
+    let short =
+        ["--set", "train.iterations=2", "--set", "train.evaluate_every=off", "--set", "data.test.path=off"];
+    succeeded(&place.run("run", &short));
+    let refused = |more: &[&str], message: &str, hint: &str| {
+        let output = place.run("run", &[&short[..], more].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(message) && said.contains(hint), "{said}");
+    };
+    refused(&[], "exists already", "`--resume`");
+    refused(&["--resume", "--set", "train.lr=0.5"], "was begun with another `train.lr`", "another `--out`");
+    refused(&["--set", "train.lrr=0.5"], "--set: there is no key `lrr` in `[train]`", "did you mean `lr`?");
+    let output = place.run("nowhere", &["--resume"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("is not the folder of a run"), "{}", text(&output.stderr));
+    succeeded(&place.run("run", &[&short[..], &["--resume"]].concat()));
+    succeeded(&place.run("run", &[&short[..], &["--force"]].concat()));
+}
+
+#[test]
+fn a_loss_that_is_not_finite_stops_the_run() {
+    let place = Place::new(TINY);
+    let output = place.run(
+        "run",
+        &[
+            "--set",
+            "train.lr=1e30",
+            "--set",
+            "train.warm_up_iterations=0",
+            "--set",
+            "train.gradient_norm_max=off",
+        ],
+    );
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("is not finite") && said.contains("train_0000"), "{said}");
+    assert!(said.contains("hint: lower `train.lr`"), "{said}");
+}
+
+#[test]
+fn a_bad_image_is_an_error_or_left_out() {
+    let place = Place::new(TINY);
+    let broken = place.path("data");
+    copy(&data().join("data"), &broken);
+    fs::write(broken.join("train/train_000003.jpg"), "no image").unwrap();
+    let images = broken.join("train");
+    let set = format!("data.train.images={}", images.display());
+    let output = place.run("refused", &["--set", &set]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("train_000003.jpg"), "{said}");
+    let output = place.run("skipped", &["--set", &set, "--set", "data.on_bad_image=skip"]);
+    succeeded(&output);
+    let said = text(&output.stderr);
+    assert!(said.contains("warning: ") && said.contains("train_000003.jpg"), "{said}");
+}
+
+/// All methods with all detectors, from the same settings.
+#[test]
+fn every_method_trains_every_detector() {
+    let methods = ["supervised", "fixed", "dynamic", "calibrated"];
+    let detectors = [
+        ("retinanet", "head_depth = 1"),
+        ("fcos", "head_depth = 1"),
+        (
+            "fasterrcnn",
+            "head_width = 32\ntraining_proposals = { per_level = 100, per_image = 50 }\n\
+             proposals = { per_level = 100, per_image = 50 }",
+        ),
+    ];
+    for (kind, more) in detectors {
+        for (index, method) in methods.iter().enumerate() {
+            let start = TINY.find("[method]").unwrap();
+            let mut config = TINY[..start]
+                .replace("kind = \"fcos\"", &format!("kind = \"{kind}\""))
+                .replace("head_depth = 1", more);
+            let focal_iou = index % 2 == 0;
+            config += &format!("[method]\nname = \"{method}\"\n[method.focal_iou]\nenabled = {focal_iou}\n");
+            if *method != "supervised" {
+                config += "[method.teacher]\nscore_min = 0.02\n[method.overlap]\niou_low = 0.05\n";
+            }
+            let place = Place::new(&config);
+            let short = ["--set", "train.iterations=4", "--set", "train.evaluate_every=off"];
+            let output = place.run("run", &short);
+            succeeded(&output);
+            let last = lines(&place.path("run")).pop().unwrap();
+            assert!(last["loss"].as_f64().unwrap() > 0.0, "{kind} {method}: {last}");
+            assert_eq!(last["teacher_ap"].is_number(), *method != "supervised", "{kind} {method}: {last}");
+        }
+    }
+}
