@@ -17,7 +17,7 @@ const FLOOD: f64 = 4.0;
 pub struct Watch {
     /// Iterations since there was a pseudo label.
     without_pseudo_labels: u64,
-    /// Whether the teacher has ever found anything.
+    /// Whether the teacher has ever found something in most images.
     detected: bool,
     told: Told,
 }
@@ -78,7 +78,7 @@ impl Watch {
                  learning rate may be too high"
             )
         });
-        self.detected |= window.detections > 0;
+        self.detected |= 2 * window.detections > window.images;
         warnings
     }
 }

@@ -5,6 +5,7 @@ mod conv;
 mod loader;
 mod peer;
 mod step;
+mod train;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,8 @@ pub enum Bench {
     /// Our side of `step`, in a process of its own.
     #[command(hide = true)]
     StepServe(step::Serve),
+    /// Iterations of Calibrated Teacher, against the bare model's step; and memory.
+    Train(train::Options),
 }
 
 impl Bench {
@@ -38,6 +41,7 @@ impl Bench {
             Self::Loader(options) => loader::run(&options),
             Self::Step(options) => step::run(&options),
             Self::StepServe(serve) => serve.run(),
+            Self::Train(options) => train::run(&options),
         }
     }
 }
@@ -52,4 +56,22 @@ fn made_data() -> anyhow::Result<PathBuf> {
     let folder = workspace().join("target/bench-data");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     Ok(folder)
+}
+
+/// The memory that is resident in this process now.
+fn resident_bytes() -> anyhow::Result<u64> {
+    status_bytes("VmRSS:")
+}
+
+/// The most memory that was ever resident in this process.
+fn peak_bytes() -> anyhow::Result<u64> {
+    status_bytes("VmHWM:")
+}
+
+fn status_bytes(name: &str) -> anyhow::Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find(|line| line.starts_with(name));
+    let value = line.and_then(|line| line.split_whitespace().nth(1));
+    let kilobytes: u64 = value.with_context(|| format!("no {name} in the status"))?.parse()?;
+    Ok(1024 * kilobytes)
 }

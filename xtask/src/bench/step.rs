@@ -28,6 +28,7 @@ use lacuna_train::{Optimizer, update_teacher};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::peak_bytes;
 use super::peer::Peer;
 
 #[derive(clap::Args)]
@@ -50,8 +51,8 @@ pub struct Options {
 
 /// One case, as it is asked of either side.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Case {
-    detector: String,
+pub struct Case {
+    pub detector: String,
     backbone: String,
     size: usize,
     batch: usize,
@@ -84,13 +85,19 @@ impl Case {
         cases
     }
 
-    fn name(&self) -> String {
+    /// A training step on two threads.
+    pub fn step(detector: &str, backbone: &str, size: usize, batch: usize) -> Self {
+        let (detector, backbone) = (detector.to_owned(), backbone.to_owned());
+        Self { detector, backbone, size, batch, predict: false, threads: 2 }
+    }
+
+    pub fn name(&self) -> String {
         let Self { detector, backbone, size, batch, predict, .. } = self;
         let what = if *predict { "predict" } else { "step" };
         format!("{what} {detector} {backbone} {size}x{size} batch {batch}")
     }
 
-    fn config(&self) -> anyhow::Result<DetectorConfig> {
+    pub fn config(&self) -> anyhow::Result<DetectorConfig> {
         let depth = match &*self.backbone {
             "resnet18" => Depth::ResNet18,
             "resnet50" => Depth::ResNet50,
@@ -136,15 +143,7 @@ impl Serve {
     }
 }
 
-/// The most memory that was ever resident in this process.
-fn peak_bytes() -> anyhow::Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).context("no VmHWM in the status")?;
-    let kilobytes: u64 = line.split_whitespace().nth(1).context("VmHWM has no value")?.parse()?;
-    Ok(1024 * kilobytes)
-}
-
-struct Work {
+pub struct Work {
     predict: bool,
     student: Option<Detector>,
     teacher: Option<Detector>,
@@ -156,7 +155,7 @@ struct Work {
 }
 
 impl Work {
-    fn new(case: &Case) -> anyhow::Result<Self> {
+    pub fn new(case: &Case) -> anyhow::Result<Self> {
         let mut rng = Rng::new(Purpose::Weights, 0, 0, 0);
         let config = case.config()?;
         let (student, teacher) = if case.predict {
@@ -197,7 +196,7 @@ impl Work {
         Images { pixels, sizes: self.sizes.clone(), to_view: vec![Affine::IDENTITY; self.sizes.len()] }
     }
 
-    fn run(&mut self) {
+    pub fn run(&mut self) {
         let teacher = self.teacher.take().expect("between runs there is a teacher");
         std::hint::black_box(teacher.detect(&self.images(&Device::flex())));
         if self.predict {
