@@ -274,15 +274,20 @@ impl Detector {
     /// The detections of each image, best first, in its coordinates. Run it on the plain device
     /// (`detector.valid()`): on a tracked one the pass stays in the graph.
     pub fn detect(&self, images: &Images) -> Vec<Vec<Detection>> {
+        self.detect_above(0.0, images)
+    }
+
+    /// Those of [`Self::detect`] with a score above `score_min`, found faster.
+    pub fn detect_above(&self, score_min: f32, images: &Images) -> Vec<Vec<Detection>> {
         images.check();
         assert!(
             !images.pixels.is_autodiff(),
             "detect runs on a plain device: a tracked one would keep the graph"
         );
         match self {
-            Self::RetinaNet(detector) => detector.detect(images),
-            Self::Fcos(detector) => detector.detect(images),
-            Self::FasterRcnn(detector) => detector.detect(images),
+            Self::RetinaNet(detector) => detector.detect(images, score_min),
+            Self::Fcos(detector) => detector.detect(images, score_min),
+            Self::FasterRcnn(detector) => detector.detect(images, score_min),
         }
     }
 

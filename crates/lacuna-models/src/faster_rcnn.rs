@@ -276,7 +276,8 @@ impl FasterRcnn {
         }
     }
 
-    pub fn detect(&self, images: &Images) -> Vec<Vec<Detection>> {
+    pub fn detect(&self, images: &Images, score_min: f32) -> Vec<Vec<Detection>> {
+        let post_process = self.config.post_process.above(score_min);
         let features = self.features(images, Mode::Inference);
         let RpnOutput { objectness, deltas, anchors } = self.rpn(images, &features);
         let (objectness, deltas) = (ops::values(objectness), ops::values(deltas));
@@ -285,20 +286,20 @@ impl FasterRcnn {
         let proposals: Vec<Proposal> = flat(&proposed).collect();
         let mut found = vec![Vec::new(); images.sizes.len()];
         for proposals in proposals.chunks(AT_ONCE) {
-            self.detect_in(images, &features, proposals, &mut found);
+            self.detect_in(images, &features, proposals, post_process.score_min, &mut found);
         }
-        let suppress = |(image, found): (usize, &Vec<Detection>)| {
-            self.config.post_process.suppress(found, (images, image))
-        };
+        let suppress =
+            |(image, found): (usize, &Vec<Detection>)| post_process.suppress(found, (images, image));
         found.par_iter().enumerate().map(suppress).collect()
     }
 
-    /// Adds what is in the proposals to what was `found` in each image, not suppressed yet.
+    /// Adds what is in the proposals with a score above `score_min` to what was `found` in each image, not suppressed yet.
     fn detect_in(
         &self,
         images: &Images,
         features: &Levels,
         proposals: &[Proposal],
+        score_min: f32,
         found: &mut [Vec<Detection>],
     ) {
         let RoiOutput { logits, deltas, order } = self.classify(features, proposals);
@@ -313,7 +314,7 @@ impl FasterRcnn {
             let deltas = deltas[4 * row * outputs..][..4 * outputs].as_chunks().0;
             for class in 0..self.config.n_classes {
                 let score = scores[class + 1];
-                if score > self.config.post_process.score_min {
+                if score > score_min {
                     let bounds = images.clip(image, PROPOSAL_CODER.decode(bounds, deltas[class + 1]));
                     if bounds.width() >= 1e-2 && bounds.height() >= 1e-2 {
                         found[image].push(Detection { bounds, class, score: Score(score) });

@@ -134,11 +134,11 @@ impl Fcos {
     }
 
     /// The score of a class at a location is `√(p(class)·p(centre))`.
-    pub fn detect(&self, images: &Images) -> Vec<Vec<Detection>> {
+    pub fn detect(&self, images: &Images, score_min: f32) -> Vec<Vec<Detection>> {
         let FcosOutput { logits, distances, centerness, locations } = self.forward(images, Mode::Inference);
         let [logits, distances, centerness] = [logits, distances, centerness].map(ops::values);
         let distances = distances.as_chunks().0;
-        let post_process = self.config.post_process;
+        let post_process = self.config.post_process.above(score_min);
         let of_image = |image| {
             post_process.dense(
                 (images, image),

@@ -33,6 +33,12 @@ impl PostProcess {
         require(self.detections_max > 0, "post_process.detections_max", "1 at least")
     }
 
+    /// With a floor that is this high at least. Lower scores suppress nothing above them, so the detections
+    /// above it stay the same.
+    pub(crate) fn above(self, score_min: f32) -> Self {
+        Self { score_min: self.score_min.max(score_min), ..self }
+    }
+
     /// The detections of an image by a one-stage detector: `logits [rows, n_classes]`.
     ///
     /// `score(row, logit)` must be at most `score_min` for logits up to `logit_min`, which spares most

@@ -143,11 +143,11 @@ impl RetinaNet {
         RetinaNetOutput { logits: logits.reshape([n, classes]), deltas: deltas.reshape([n, 4]), anchors }
     }
 
-    pub fn detect(&self, images: &Images) -> Vec<Vec<Detection>> {
+    pub fn detect(&self, images: &Images, score_min: f32) -> Vec<Vec<Detection>> {
         let RetinaNetOutput { logits, deltas, anchors } = self.forward(images, Mode::Inference);
         let (logits, deltas) = (ops::values(logits), ops::values(deltas));
         let deltas = deltas.as_chunks().0;
-        let post_process = self.config.post_process;
+        let post_process = self.config.post_process.above(score_min);
         let of_image = |image| {
             post_process.dense(
                 (images, image),

@@ -305,6 +305,11 @@ fn boxes_are_those_of_the_image() {
         let of_view = images(1, &plain);
         let half = Affine::resize((48, 48), (SIDE, SIDE)).then(Affine::flip_horizontal(SIDE));
         let of_image = Images { to_view: vec![half], ..of_view.clone() };
+        let all = detector.detect(&of_image).remove(0);
+        let middle = all[all.len() / 2].score;
+        let better: Vec<_> = all.into_iter().filter(|detection| detection.score > middle).collect();
+        assert!(!better.is_empty());
+        assert_eq!(detector.detect_above(middle.0, &of_image), [better]);
         let (view, image) = (detector.detect(&of_view).remove(0), detector.detect(&of_image).remove(0));
         assert!(!view.is_empty());
         assert_eq!(view.len(), image.len());

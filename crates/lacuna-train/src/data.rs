@@ -27,7 +27,7 @@ pub struct Part {
 
 impl Data {
     /// # Errors
-    /// What is wrong with a file, or [`Error::UnknownClass`] when the test set has a class that is not
+    /// What is wrong with a file, or [`Error::UnknownClass`] when something of a class was hidden that is not
     /// trained.
     pub fn read(config: &DataConfig) -> lacuna_data::Result<Self> {
         let train = Part::read(&config.train, config)?.expect("the configuration says where it is");

@@ -14,7 +14,7 @@ use lacuna_models::{Detector, Term};
 use lacuna_random::{Purpose, Rng};
 
 use crate::checkpoint::{CheckpointError, Checkpoints, Progress};
-use crate::config::{Place, RunConfig, Source};
+use crate::config::{Method, RunConfig, Source};
 use crate::data::{Data, Part};
 use crate::evaluate::{classes_in, detect_all, evaluate};
 use crate::metrics::{Record, Window};
@@ -198,9 +198,7 @@ fn begin_folder(config: &RunConfig, run: &Path, begin: Begin) -> Result<(), Trai
             let not_a_run = |why: String| TrainError::NotARun { path: run.to_owned(), why };
             let begun = fs::read_to_string(&path).map_err(|error| not_a_run(format!("{CONFIG}: {error}")))?;
             let source = Source { path: &path, text: &begun, set: &[] };
-            let begun = RunConfig::parse(source).map_err(|error| match error.place {
-                Place::Line { .. } | Place::File { .. } | Place::Set => not_a_run(error.to_string()),
-            })?;
+            let begun = RunConfig::parse(source).map_err(|error| not_a_run(error.to_string()))?;
             let begun = begun.with_n_classes(config.detector.n_classes());
             match config.difference(&begun) {
                 Some(key) => Err(TrainError::OtherConfig { path: run.to_owned(), key }),
@@ -292,6 +290,7 @@ impl Run {
         let mut loader = self.loader(progress.position);
         let epochs =
             Epochs { batches: loader.n_batches(), of_run: iterations as f64 / loader.n_batches() as f64 };
+        self.look_ahead(epochs, spectator);
         let mut watch = Stopwatch::default();
         let first = learner.iteration;
         let (mut images, mut last) = (0, None);
@@ -320,7 +319,13 @@ impl Run {
             for skipped in loader.take_skipped() {
                 spectator.warn(skipped.to_string());
             }
-            let batch = batch.expect("a shuffled loader has no end")?;
+            let batch = match batch.expect("a shuffled loader has no end") {
+                Ok(batch) => batch,
+                Err(error) => {
+                    self.checkpoints.write_last(&learner, &self.model, &progress)?;
+                    return Err(error.into());
+                }
+            };
             let indices = batch.images.clone();
             let ids: Vec<u64> = indices.iter().map(|&image| self.image(image).id).collect();
             let annotations = batch.objects.iter().map(Vec::len).sum();
@@ -353,6 +358,27 @@ impl Run {
                 Ok(Finished { last, watch, iterations: iterations - first, images })
             }
             _ => Err(self.interrupted_error(&learner)),
+        }
+    }
+
+    /// Says what can be known to be odd before anything is trained.
+    fn look_ahead(&self, epochs: Epochs, spectator: &mut dyn Spectator) {
+        if let Method::Dynamic(method) = &self.config.method
+            && method.epoch_end.unwrap_or(epochs.of_run) <= method.epoch_start + 1.0
+        {
+            spectator.warn(format!(
+                "the run has {:.1} epochs, and the threshold grows from epoch {} on: it will stay at {}",
+                epochs.of_run,
+                method.epoch_start + 1.0,
+                method.threshold_start
+            ));
+        }
+        let Some(Part { dataset, .. }) = &self.data.test else { return };
+        let known = classes_in(&self.model.categories, dataset);
+        for (class, category) in dataset.categories().iter().enumerate() {
+            if !known.contains(&Some(class)) {
+                spectator.warn(format!("the class `{}` is tested, but not trained", category.name));
+            }
         }
     }
 

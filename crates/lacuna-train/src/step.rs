@@ -74,7 +74,14 @@ pub struct Step {
     /// What the candidates had to be above; `None` when none was let through.
     pub threshold: Option<Threshold>,
     /// What came of fitting the calibrator, if it was time.
-    pub refit: Option<Result<Platt, NoFit>>,
+    pub refit: Option<Refit>,
+}
+
+/// A fit of the calibrator, and how many judged detections it was fitted to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Refit {
+    pub fit: Result<Platt, NoFit>,
+    pub judged: usize,
 }
 
 /// A loss from which there is no way on.
@@ -170,11 +177,7 @@ impl Learner {
             return Vec::new();
         };
         let weak = weak.expect("a batch has a view for the teacher");
-        let mut found = teacher.detector.detect(&images(weak, &Device::flex()));
-        for detections in &mut found {
-            detections.retain(|detection| detection.score.0 > settings.score_min);
-        }
-        found
+        teacher.detector.detect_above(settings.score_min, &images(weak, &Device::flex()))
     }
 
     /// What candidates have to be above in this iteration; `None` when none is let through.
@@ -204,7 +207,7 @@ impl Learner {
 
     /// Adds what was judged to the queue; every T iterations fits the calibrator to it. A fit in which
     /// confidence falls as the score grows is not used, nor is none at all: the old calibrator stays.
-    fn refit(&mut self, config: &RunConfig, splits: &[Split]) -> Option<Result<Platt, NoFit>> {
+    fn refit(&mut self, config: &RunConfig, splits: &[Split]) -> Option<Refit> {
         let Method::Calibrated(Calibrated { refit_every, .. }) = config.method else { return None };
         let calibration = self.teacher.as_mut()?.calibration.as_mut()?;
         for split in splits {
@@ -219,7 +222,7 @@ impl Learner {
         {
             calibration.calibrator = Some(fit);
         }
-        Some(fit)
+        Some(Refit { fit, judged: calibration.queue.judged().count() })
     }
 }
 

@@ -4,10 +4,13 @@ use lacuna_calib::Platt;
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::Window;
-use crate::step::Step;
+use crate::step::{Refit, Step};
 
 /// Iterations without a pseudo label that are a long time.
 const LONG: u64 = 1000;
+
+/// So many judged detections mean something.
+const MANY: usize = 100;
 
 /// So many times as many pseudo labels as annotations are a flood.
 const FLOOD: f64 = 4.0;
@@ -48,11 +51,13 @@ impl Watch {
             };
             format!("iteration {iteration}: no pseudo label for {LONG} iterations ({why})")
         });
-        if let Some(Ok(Platt { w, .. })) = step.refit {
-            tell(&mut self.told.negative_slope, w <= 0.0, &mut warnings, || {
+        if let Some(Refit { fit: Ok(Platt { w, .. }), judged }) = step.refit {
+            let negative = w <= 0.0 && judged >= MANY;
+            tell(&mut self.told.negative_slope, negative, &mut warnings, || {
                 format!(
-                    "iteration {iteration}: the calibrator would have a slope of {w:.3}: higher scores are \
-                     right less often. The one before stays. Are the annotations those of these images?"
+                    "iteration {iteration}: the calibrator would have a slope of {w:.3}: of {judged} judged \
+                     detections those with higher scores are right less often. The one before stays. Are the \
+                     annotations those of these images?"
                 )
             });
         }
@@ -89,4 +94,66 @@ fn tell(told: &mut bool, holds: bool, warnings: &mut Vec<String>, warning: impl 
         warnings.push(warning());
     }
     *told = holds;
+}
+
+#[cfg(test)]
+mod tests {
+    use lacuna_boxes::{Box2, Detection, Score};
+
+    use super::*;
+    use crate::pseudo::Split;
+
+    fn step(pseudo_labels: usize, refit: Option<Refit>) -> Step {
+        let label = Detection { bounds: Box2::new(0.0, 0.0, 9.0, 9.0), class: 0, score: Score(0.9) };
+        Step {
+            losses: Vec::new(),
+            detections: 3,
+            splits: vec![Split::default()],
+            pseudo_labels: vec![vec![label; pseudo_labels]],
+            threshold: None,
+            refit,
+        }
+    }
+
+    fn window(detections: u64, pseudo_labels: u64) -> Window {
+        let mut window = Window::default();
+        (window.iterations, window.images, window.annotations) = (10, 10, 30);
+        (window.detections, window.pseudo_labels) = (detections, pseudo_labels);
+        window
+    }
+
+    #[test]
+    fn a_long_time_without_pseudo_labels_is_told_once() {
+        let mut watch = Watch::default();
+        let told = |watch: &mut Watch, n: u64| -> usize {
+            (0..n).map(|iteration| watch.after_step(iteration + 101, 100, &step(0, None)).len()).sum()
+        };
+        assert_eq!(told(&mut watch, LONG - 1), 0);
+        assert_eq!(told(&mut watch, LONG), 1);
+        watch.after_step(5000, 100, &step(1, None));
+        assert_eq!(told(&mut watch, LONG), 1);
+        // Before pseudo labels are meant to be, there are none to miss.
+        let mut watch = Watch::default();
+        assert!(
+            (0..3 * LONG).all(|iteration| watch.after_step(iteration, 3 * LONG, &step(0, None)).is_empty())
+        );
+    }
+
+    #[test]
+    fn floods_and_collapses_are_told_when_they_begin() {
+        let mut watch = Watch::default();
+        assert!(watch.after_window(10, &window(0, 0)).is_empty(), "it has not begun to find anything");
+        assert!(watch.after_window(20, &window(50, 20)).is_empty());
+        assert!(watch.after_window(30, &window(500, 200))[0].contains("20.0 pseudo labels per image"));
+        assert!(watch.after_window(40, &window(500, 200)).is_empty());
+        assert!(watch.after_window(50, &window(0, 0))[0].contains("finds nothing any more"));
+    }
+
+    #[test]
+    fn a_negative_slope_is_told_when_it_means_something() {
+        let refit = |judged| Some(Refit { fit: Ok(Platt { w: -0.5, b: 0.0 }), judged });
+        let mut watch = Watch::default();
+        assert!(watch.after_step(1, 0, &step(1, refit(5))).is_empty());
+        assert!(watch.after_step(2, 0, &step(1, refit(500)))[0].contains("slope of -0.500"));
+    }
 }

@@ -337,25 +337,31 @@ fn an_interrupted_command_takes_away_what_it_began() {
     assert!(!folder.path().join("made").exists());
 }
 
+/// The whole story, but for the learning.
 #[test]
-fn demo_tells_the_story_so_far() {
+fn demo_tells_the_story() {
     let folder = tempfile::tempdir().unwrap();
-    let printed = run(folder.path(), "demo --out story");
-    assert!(printed.starts_with("class     boxes  given  hidden   test\nball"), "{printed}");
-    let count = |name: &str| {
-        let file = json(&folder.path().join("story/annotations").join(format!("instances_{name}.json")));
-        file["annotations"].as_array().unwrap().len()
-    };
-    assert_eq!(count("train_sparse") + count("train_hidden"), count("train"));
-    let total = printed.lines().find(|l| l.starts_with("all")).unwrap().replace(',', "");
-    let total: Vec<usize> = total.split_whitespace().skip(1).map(|n| n.parse().unwrap()).collect();
-    assert_eq!(total, [count("train"), count("train_sparse"), count("train_hidden"), count("test")]);
-    // What it prints can be used at once.
-    let sparse = "story/annotations/instances_train_sparse.json";
-    assert!(
-        !run(folder.path(), &format!("inspect {sparse} --check-images --images story/train"))
-            .contains("cannot be used")
-    );
+    let printed = run(folder.path(), "demo --out story --iterations 2 --seed 3 --json");
+    let told: Value = serde_json::from_str(&printed).unwrap();
+    for key in ["/baseline/ap", "/baseline/ap50", "/calibrated/ap", "/calibrated/ap50", "/recovered/recall"] {
+        assert!(told.pointer(key).is_some_and(Value::is_number), "{key} in {told}");
+    }
+    for key in ["/recovered/precision", "/ece/before", "/ece/after"] {
+        assert!(told.pointer(key).is_some(), "{key} in {told}");
+    }
+    let story = folder.path().join("story");
+    let annotations = |name: &str| json(&story.join(name))["annotations"].as_array().unwrap().len();
+    let [given, hidden, all] = ["train_sparse", "train_hidden", "train"]
+        .map(|name| annotations(&format!("annotations/instances_{name}.json")));
+    assert_eq!((given + hidden, told["train"]["hidden"].as_u64()), (all, Some(hidden as u64)));
+    let recovered = told["recovered"]["boxes"].as_u64().unwrap() as usize;
+    assert_eq!(annotations("completed.json"), given + recovered);
+    assert!(story.join("pictures").is_dir());
+    for run in ["supervised", "calibrated"] {
+        for file in ["config.toml", "metrics.jsonl", "results.csv", "checkpoints/last/model.safetensors"] {
+            assert!(story.join(run).join(file).is_file(), "{run}/{file}");
+        }
+    }
 }
 
 #[test]

@@ -130,10 +130,8 @@ fn iterations(case: &Case, data: &Path, options: &Options) -> anyhow::Result<()>
     let finished = train(config, &run.path().join("run"), Begin::New(IfExists::Refuse), &mut spectator)?;
     let Alternating { iterations_s, bare_s, counted, .. } = spectator;
     let (ours, bare) = (iterations_s / counted as f64, bare_s / counted as f64);
-    let phases: Vec<(&str, f64)> = Phase::ALL
-        .into_iter()
-        .map(|phase| (phase.name(), finished.watch.of(phase).as_secs_f64()))
-        .collect();
+    let phases: Vec<(&str, f64)> =
+        Phase::ALL.into_iter().map(|phase| (phase.name(), finished.watch.of(phase).as_secs_f64())).collect();
     let whole: f64 = phases.iter().map(|(_, seconds)| seconds).sum();
     let name = case.name().replace("step", "iteration");
     if options.json {
@@ -197,7 +195,11 @@ fn memory(data: &Path, options: &Options) -> anyhow::Result<()> {
         );
     } else {
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
-        println!("resident after 200 iterations {:.1} MB, after 2,000 {:.1} MB", megabytes(early), megabytes(late));
+        println!(
+            "resident after 200 iterations {:.1} MB, after 2,000 {:.1} MB",
+            megabytes(early),
+            megabytes(late)
+        );
     }
     Ok(())
 }

@@ -3,7 +3,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
-use lacuna_calib::{Platt, Reliability};
+use lacuna_boxes::{Detection, Score, iou};
+use lacuna_calib::{Judged, Platt, Reliability};
 use lacuna_data::decode::{self, OnBadImage};
 use lacuna_data::draw::{Outline, draw};
 use lacuna_data::output::{IfExists, NewFolder, write_file};
@@ -12,10 +13,11 @@ use lacuna_data::synth::SynthConfig;
 use lacuna_data::{Dataset, coco};
 use lacuna_eval::{AveragePrecision, Recovered, recovered};
 use lacuna_train::complete::{Missing, candidates, completed};
-use lacuna_train::config::{Calibrated, Method, RunConfig, Source};
+use lacuna_train::config::{Method, RunConfig, Source};
 use lacuna_train::evaluate::detect_all;
 use lacuna_train::metrics::FOUND_IOU_MIN;
 use lacuna_train::model::Model;
+use lacuna_train::pseudo::split_by_overlap;
 use lacuna_train::runner::{Begin, Finished};
 use serde_json::json;
 
@@ -27,6 +29,9 @@ use crate::training::{self, percent};
 const TRAIN_IMAGES: usize = 1000;
 const TEST_IMAGES: usize = 200;
 const HIDDEN_PERCENT: f64 = 50.0;
+
+/// Candidates with a confidence above this complete the annotations: the paper's τ_s.
+const COMPLETE_ABOVE: f32 = 0.7;
 
 /// So many pictures of recovered boxes are made.
 const PICTURES: usize = 24;
@@ -47,6 +52,10 @@ pub struct Args {
 
     #[arg(long, default_value_t = 0)]
     seed: u64,
+
+    /// Train each for so many iterations; the rest of the schedule goes along [default: the presets']
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    iterations: Option<u64>,
 
     /// Replace a folder that exists
     #[arg(long)]
@@ -74,18 +83,19 @@ impl Places {
 pub fn run(args: &Args) -> Result<()> {
     let began = Instant::now();
     let places = Places { out: args.out.clone() };
-    let Sparse { kept, hidden } = make_data(args)?;
+    let (sparse, test) = make_data(args)?;
+    let Sparse { kept, hidden } = &sparse;
 
     let run = |name: &str, text: &str| -> Result<(RunConfig, Finished)> {
-        let config = config(name, text, &places, args.seed)?;
+        let config = config(name, text, &places, args)?;
         let folder = places.at(name);
         let finished = training::train(config.clone(), &folder, Begin::New(IfExists::Refuse), Some(name))?;
         Ok((config, finished))
     };
     let (_, baseline) = run("supervised", include_str!("../../../../configs/synth-supervised.toml"))?;
     let (config, calibrated) = run("calibrated", include_str!("../../../../configs/synth-calibrated.toml"))?;
-    let completion = complete(&places, &config, &kept, &hidden)?;
-    let pictures = draw_pictures(&places, &kept, &completion.missing)?;
+    let completion = complete(&places, &config, &sparse, &test)?;
+    let pictures = draw_pictures(&places, kept, &completion.missing)?;
 
     let baseline = baseline.last.student.expect("the demo has a test set");
     let teacher = calibrated.last.teacher.expect("the demo has a test set and a teacher");
@@ -93,7 +103,8 @@ pub fn run(args: &Args) -> Result<()> {
     let mut out = std::io::stdout().lock();
     if args.json {
         let ap = |ap: &AveragePrecision| json!({ "ap": ap.ap, "ap50": ap.ap50 });
-        let Completion { recovered, before, after, .. } = &completion;
+        let Completion { recovered, judged, candidates, .. } = &completion;
+        let ece = |c: &Calibration| json!({ "before": c.before.ece(), "after": c.after.ece() });
         let result = json!({
             "out": shown(&args.out), "seed": args.seed, "seconds": seconds,
             "train": { "images": TRAIN_IMAGES, "given": kept.annotations().len(),
@@ -102,36 +113,46 @@ pub fn run(args: &Args) -> Result<()> {
             "calibrated": ap(&teacher),
             "recovered": { "precision": recovered.precision(), "recall": recovered.recall(),
                            "boxes": recovered.proposed },
-            "ece": { "before": before.ece(), "after": after.ece() },
+            "ece": ece(judged),
+            "ece_candidates": ece(candidates),
         });
         writeln!(out, "{result}")?;
         return Ok(());
     }
-    write_report(&mut out, &places, (&kept, &hidden), (&baseline, &teacher), &completion, pictures)?;
+    write_report(&mut out, &places, (kept, hidden), (&baseline, &teacher), &completion, pictures)?;
     writeln!(out, "\n{} min {} s", seconds / 60, seconds % 60)?;
     Ok(())
 }
 
 /// The folder with a data set of which half of the boxes are hidden.
-fn make_data(args: &Args) -> Result<Sparse> {
+fn make_data(args: &Args) -> Result<(Sparse, Dataset)> {
     let folder = NewFolder::create(&args.out, IfExists::forced(args.force))?;
     let config = SynthConfig { seed: args.seed, ..synth::small() };
     let splits = [("train", TRAIN_IMAGES), ("test", TEST_IMAGES)];
-    let datasets = synth::make(&config, &splits, &folder)?;
+    let mut datasets = synth::make(&config, &splits, &folder)?;
     let half = Percent::new(HIDDEN_PERCENT).expect("it is a percentage");
     let sparse = sparsify(&datasets[0], Kind::Split1(half), args.seed);
     for (file, dataset) in [(Places::SPARSE, &sparse.kept), (Places::HIDDEN, &sparse.hidden)] {
         folder.file(Path::new(file), |out| coco::write(dataset, out))?;
     }
     folder.finish()?;
-    Ok(sparse)
+    Ok((sparse, datasets.remove(1)))
 }
 
-/// A preset with the demo's own places and seed.
-fn config(name: &str, text: &str, places: &Places, seed: u64) -> Result<RunConfig> {
+/// A preset with the demo's own places, seed and length.
+fn config(name: &str, text: &str, places: &Places, args: &Args) -> Result<RunConfig> {
     let path = PathBuf::from(format!("configs/synth-{name}.toml"));
     let mut config = RunConfig::parse(Source { path: &path, text, set: &[] })?;
-    config.train.seed = seed;
+    config.train.seed = args.seed;
+    if let Some(iterations) = args.iterations {
+        let share = iterations as f64 / config.train.iterations as f64;
+        let scale = |iteration: &mut u64| *iteration = (*iteration as f64 * share) as u64;
+        config.train.iterations = iterations;
+        config.train.lr_milestones.iter_mut().for_each(scale);
+        if let Method::Calibrated(method) = &mut config.method {
+            scale(&mut method.teacher.start_iteration);
+        }
+    }
     config.data.train.path = Some(places.at(Places::SPARSE));
     config.data.train.images = Some(places.at("train"));
     config.data.hidden = Some(places.at(Places::HIDDEN));
@@ -140,52 +161,75 @@ fn config(name: &str, text: &str, places: &Places, seed: u64) -> Result<RunConfi
     Ok(config)
 }
 
-/// What the teacher adds to the sparse annotations.
+/// What the teacher adds to the sparse annotations, and how much its scores are worth.
 struct Completion {
     missing: Vec<Missing>,
     recovered: Recovered,
-    /// Of all candidates, by raw score and by confidence.
+    /// Of detections near an annotation of the test images: what the calibrator was made for.
+    judged: Calibration,
+    /// Of candidates in the training images, by what was hidden.
+    candidates: Calibration,
+}
+
+/// Scores before and confidences after calibration, against the truth.
+#[derive(Default)]
+struct Calibration {
     before: Reliability,
     after: Reliability,
 }
 
-fn complete(places: &Places, config: &RunConfig, kept: &Dataset, hidden: &Dataset) -> Result<Completion> {
-    let model = Model::read(&Finished::model(&places.at("calibrated")))?;
-    let progress = Progress::new("completing annotations", kept.images().len());
-    let found = detect_all(
-        &model.detector,
-        &model.config.input,
-        (kept, &places.at("train")),
-        OnBadImage::Error,
-        &mut || progress.done(),
-    )?;
-    drop(progress);
-    let Method::Calibrated(Calibrated { confidence_min, teacher, overlap, .. }) = &config.method else {
-        unreachable!("the preset is of Calibrated Teacher")
-    };
-    let calibrator = model.config.calibrator.unwrap_or(Platt::IDENTITY);
-    let all = candidates(kept, &found.detections, overlap, teacher.score_min, calibrator);
-
-    let (mut before, mut after) = (Reliability::default(), Reliability::default());
-    let mut counts = Recovered::default();
-    for image in 0..kept.images().len() {
-        let objects = hidden.objects_of(image);
-        for Missing { detection, confidence, .. } in all.iter().filter(|missing| missing.image == image) {
-            let right = objects.iter().any(|object| {
-                object.class == detection.class
-                    && lacuna_boxes::iou(object.bbox, detection.bounds) > overlap.iou_high
-            });
-            before.add(detection.score.0, right);
-            after.add(confidence.0, right);
-        }
-        let sure = all.iter().filter(|m| m.image == image && m.confidence.0 > *confidence_min);
-        let sure: Vec<_> = sure.map(|missing| missing.detection).collect();
-        counts = counts + recovered(&sure, &objects, FOUND_IOU_MIN);
+impl Calibration {
+    fn add(&mut self, score: Score, calibrator: Platt, right: bool) {
+        self.before.add(score.0, right);
+        self.after.add(calibrator.confidence(score).0, right);
     }
-    let missing: Vec<Missing> = all.into_iter().filter(|m| m.confidence.0 > *confidence_min).collect();
+}
+
+fn complete(
+    places: &Places,
+    config: &RunConfig,
+    Sparse { kept, hidden }: &Sparse,
+    test: &Dataset,
+) -> Result<Completion> {
+    let model = Model::read(&Finished::model(&places.at("calibrated")))?;
+    let progress = Progress::new("completing annotations", kept.images().len() + test.images().len());
+    let detect = |dataset: &Dataset, folder: &str| {
+        let part = (dataset, places.at(folder));
+        let input = &model.config.input;
+        detect_all(&model.detector, input, (part.0, &part.1), OnBadImage::Error, &mut || progress.done())
+    };
+    let (in_train, in_test) = (detect(kept, "train")?, detect(test, "test")?);
+    drop(progress);
+    let Some((teacher, overlap)) = config.method.teaching() else { unreachable!("the preset has a teacher") };
+    let calibrator = model.config.calibrator.unwrap_or(Platt::IDENTITY);
+
+    let mut judged = Calibration::default();
+    for (image, found) in in_test.detections.iter().enumerate() {
+        let above: Vec<Detection> =
+            found.iter().copied().filter(|found| found.score.0 > teacher.score_min).collect();
+        for Judged { score, right } in split_by_overlap(&above, &test.objects_of(image), &overlap).judged {
+            judged.add(score, calibrator, right);
+        }
+    }
+
+    let all = candidates(kept, &in_train.detections, &overlap, teacher.score_min, calibrator);
+    let mut of_candidates = Calibration::default();
+    for Missing { image, detection, .. } in &all {
+        let right = hidden.objects_of(*image).iter().any(|object| {
+            object.class == detection.class && iou(object.bbox, detection.bounds) > overlap.iou_high
+        });
+        of_candidates.add(detection.score, calibrator, right);
+    }
+    let missing: Vec<Missing> = all.into_iter().filter(|m| m.confidence.0 > COMPLETE_ABOVE).collect();
+    let of_image = |image: usize| {
+        let added = missing.iter().filter(|missing| missing.image == image);
+        let added: Vec<Detection> = added.map(|missing| missing.detection).collect();
+        recovered(&added, &hidden.objects_of(image), FOUND_IOU_MIN)
+    };
+    let recovered = (0..kept.images().len()).map(of_image).sum();
     let whole = completed(kept, &missing);
     write_file(&places.at("completed.json"), IfExists::Refuse, |out| coco::write(&whole, out))?;
-    Ok(Completion { missing, recovered: counts, before, after })
+    Ok(Completion { missing, recovered, judged, candidates: of_candidates })
 }
 
 /// Pictures of the images with the most recovered boxes: given boxes green, recovered ones red.
@@ -236,22 +280,25 @@ fn write_report(
     }
     write!(out, "{table}")?;
     writeln!(out)?;
-    let Completion { recovered, before, after, .. } = completion;
+    let Completion { recovered, judged, candidates, .. } = completion;
     writeln!(
         out,
-        "hidden boxes recovered: {} % ({} of {}), with a precision of {} %",
-        percent(recovered.recall()),
+        "{} of {} hidden boxes recovered: {} % of them, with a precision of {} %",
         thousands(recovered.right),
         thousands(recovered.hidden),
+        percent(recovered.recall()),
         percent(recovered.precision())
     )?;
-    writeln!(
-        out,
-        "calibration error of {} candidates: {} % before, {} % after",
-        thousands(before.count() as usize),
-        percent(before.ece()),
-        percent(after.ece())
-    )?;
+    writeln!(out)?;
+    let mut table = Table::new(["calibration error", "before", "after", "detections"]);
+    for (name, Calibration { before, after }) in [
+        ("near an annotation, test images", judged),
+        ("away from all annotations, training images", candidates),
+    ] {
+        let count = thousands(before.count() as usize);
+        table.row([name.into(), percent(before.ece()), percent(after.ece()), count]);
+    }
+    write!(out, "{table}")?;
     writeln!(out)?;
     writeln!(
         out,
