@@ -1,7 +1,7 @@
 //! What a run tells about itself: sums over some iterations, and the lines of `metrics.jsonl` and
 //! `results.csv` that they become.
 
-use lacuna_calib::{Confidence, Platt, Reliability};
+use lacuna_calib::{Platt, Reliability};
 use lacuna_data::Object;
 use lacuna_eval::{AveragePrecision, Recovered, recovered};
 use lacuna_models::Term;
@@ -17,8 +17,8 @@ pub const FOUND_IOU_MIN: f32 = 0.5;
 pub struct Window {
     pub iterations: u64,
     pub images: u64,
-    /// In the order of [`TERMS`].
-    losses: [f64; TERMS.len()],
+    /// In the order of [`TERMS`]; a detector has some of them.
+    losses: [Option<f64>; TERMS.len()],
     pub annotations: u64,
     pub detections: u64,
     pub candidates: u64,
@@ -44,8 +44,9 @@ impl Window {
         self.iterations += 1;
         self.images += step.splits.len() as u64;
         for (sum, (term, _)) in self.losses.iter_mut().zip(TERMS) {
-            let of_term = step.losses.iter().filter(|(other, _)| *other == term);
-            *sum += of_term.map(|(_, loss)| f64::from(*loss)).sum::<f64>();
+            if let Some((_, loss)) = step.losses.iter().find(|(other, _)| *other == term) {
+                *sum = Some(sum.unwrap_or(0.0) + f64::from(*loss));
+            }
         }
         self.annotations += annotations as u64;
         self.detections += step.detections as u64;
@@ -63,7 +64,7 @@ impl Window {
     }
 
     pub fn loss(&self) -> f64 {
-        self.losses.iter().sum::<f64>() / self.iterations.max(1) as f64
+        self.losses.iter().flatten().sum::<f64>() / self.iterations.max(1) as f64
     }
 
     pub fn per_image(&self, count: u64) -> f64 {
@@ -96,7 +97,7 @@ impl Record {
         ];
         let mut add = |name: &str, value: Option<f64>| fields.push((name.to_owned(), value));
         for ((_, name), sum) in TERMS.iter().zip(window.losses) {
-            add(&format!("loss_{name}"), Some(sum / window.iterations.max(1) as f64));
+            add(&format!("loss_{name}"), sum.map(|sum| sum / window.iterations.max(1) as f64));
         }
         add("annotations_per_image", Some(window.per_image(window.annotations)));
         add("detections_per_image", Some(window.per_image(window.detections)));
@@ -147,16 +148,6 @@ impl Record {
     pub fn csv(&self) -> String {
         let cells = self.fields().into_iter().map(|(_, value)| value.map_or(String::new(), number));
         cells.collect::<Vec<_>>().join(",")
-    }
-
-    /// The raw score that a confidence corresponds to, for people.
-    pub fn threshold_shown(&self) -> Option<(Option<Confidence>, f32)> {
-        let threshold = self.threshold?;
-        let score = threshold.as_score()?.0;
-        Some(match threshold {
-            Threshold::Score(_) => (None, score),
-            Threshold::Confidence(min, _) => (Some(min), score),
-        })
     }
 }
 

@@ -36,7 +36,7 @@ fn made() -> Vec<Made> {
         seed: 3,
         width: SIDE..=SIDE,
         height: SIDE..=SIDE,
-        classes: CLASSES.len(),
+        classes: (0..CLASSES.len()).collect(),
         objects: 1..=3,
         side_min: 24.0,
         side_max: 0.5,

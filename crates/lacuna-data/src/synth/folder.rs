@@ -58,8 +58,9 @@ fn file_name(split: &str, image: usize) -> String {
 
 fn index(config: &SynthConfig, split: &str, scenes: Vec<(u32, u32, Vec<Object>)>) -> Dataset {
     let mut builder = Builder::default();
-    for class in &CLASSES[..config.classes] {
-        builder.category(class);
+    let mut category = [0; CLASSES.len()];
+    for &class in &config.classes {
+        category[class] = builder.category(CLASSES[class]);
     }
     for (n, (width, height, objects)) in scenes.into_iter().enumerate() {
         let image = builder.image(&file_name(split, n), width, height);
@@ -70,7 +71,7 @@ fn index(config: &SynthConfig, split: &str, scenes: Vec<(u32, u32, Vec<Object>)>
                 width: bbox.width().into(),
                 height: bbox.height().into(),
             };
-            builder.annotation(image, class, bbox, false, Visible { visible });
+            builder.annotation(image, category[class], bbox, false, Visible { visible });
         }
     }
     builder.finish()

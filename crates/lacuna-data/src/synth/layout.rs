@@ -92,7 +92,7 @@ fn attempt(config: &SynthConfig, width: usize, height: usize, fullness: f32, rng
     let side_max = (fullness * config.side_max * width.min(height) as f32).max(config.side_min);
     let mut planned = Vec::new();
     for _ in 0..rng.between(*config.objects.start(), *config.objects.end()) {
-        let role = Role::Object(rng.below(config.classes));
+        let role = Role::Object(config.classes[rng.below(config.classes.len())]);
         let size = rng.unit();
         // Small ones lie mostly in front: behind, they would be hidden.
         let depth = 0.6 * (1.0 - size) + 0.4 * rng.unit();

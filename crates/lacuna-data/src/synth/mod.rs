@@ -60,8 +60,8 @@ pub struct SynthConfig {
     pub width: RangeInclusive<u32>,
     /// The height of each scene is drawn from these, in pixels.
     pub height: RangeInclusive<u32>,
-    /// How many of [`CLASSES`] there are, the first ones.
-    pub classes: usize,
+    /// Which of [`CLASSES`] there are, each once.
+    pub classes: Vec<usize>,
     /// Objects per scene; every one is labelled.
     pub objects: RangeInclusive<u32>,
     /// The diameter of the circle around the smallest objects, in pixels.
@@ -79,7 +79,7 @@ impl Default for SynthConfig {
             seed: 0,
             width: 256..=384,
             height: 208..=320,
-            classes: CLASSES.len(),
+            classes: (0..CLASSES.len()).collect(),
             objects: 5..=15,
             side_min: 14.0,
             side_max: 0.6,
@@ -95,6 +95,8 @@ pub enum ConfigError {
     EmptyRange { field: &'static str, from: u32, to: u32 },
     #[error("`{field}` is {value}, outside {low} to {high}")]
     OutOfRange { field: &'static str, value: f64, low: f64, high: f64 },
+    #[error("`classes` names {class} twice, or there is no such class")]
+    Class { class: usize },
     #[error("{objects} objects of at least {side_min} px have no room in {width}x{height} px")]
     NoRoom { objects: u32, side_min: f32, width: u32, height: u32 },
 }
@@ -117,7 +119,12 @@ impl SynthConfig {
         }
         let (&width, &height, &objects) = (self.width.start(), self.height.start(), self.objects.end());
         in_range("side_min", self.side_min.into(), 12.0, (0.5 * width.min(height) as f32).into())?;
-        in_range("classes", self.classes as f64, 1.0, CLASSES.len() as f64)?;
+        in_range("classes", self.classes.len() as f64, 1.0, CLASSES.len() as f64)?;
+        for (place, &class) in self.classes.iter().enumerate() {
+            if class >= CLASSES.len() || self.classes[..place].contains(&class) {
+                return Err(ConfigError::Class { class });
+            }
+        }
         in_range("side_max", self.side_max.into(), 0.0, 1.0)?;
         in_range("clutter", self.clutter.into(), 0.0, 10.0)?;
 

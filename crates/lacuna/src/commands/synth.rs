@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use lacuna_data::Dataset;
 use lacuna_data::output::{IfExists, NewFolder};
-use lacuna_data::synth::{SynthConfig, fill_folder};
+use lacuna_data::synth::{CLASSES, SynthConfig, fill_folder};
 use serde_json::json;
 
 use super::{shown, usage};
@@ -39,9 +39,9 @@ pub struct Args {
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     clutter: f32,
 
-    /// How many classes of objects there are
-    #[arg(long, value_name = "N", default_value_t = SynthConfig::default().classes)]
-    classes: usize,
+    /// Only objects of these classes [default: all eight]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = class)]
+    classes: Vec<usize>,
 
     /// The fewest and the most objects of a scene
     #[arg(long, value_name = "MIN-MAX", value_parser = range, default_value = "5-15")]
@@ -72,6 +72,11 @@ fn size(text: &str) -> Result<(u32, u32), String> {
     parse().ok_or_else(|| "it is written WIDTHxHEIGHT, as in 384x320".into())
 }
 
+fn class(name: &str) -> Result<usize, String> {
+    let known = || format!("the classes are {}", CLASSES.join(", "));
+    CLASSES.iter().position(|class| *class == name).ok_or_else(known)
+}
+
 fn range(text: &str) -> Result<(u32, u32), String> {
     let parse = || {
         let (low, high) = text.split_once('-')?;
@@ -86,7 +91,7 @@ pub fn run(args: &Args) -> Result<()> {
         seed: args.seed,
         width: width * 2 / 3..=width,
         height: height * 2 / 3..=height,
-        classes: args.classes,
+        classes: if args.classes.is_empty() { SynthConfig::default().classes } else { args.classes.clone() },
         objects: args.objects.0..=args.objects.1,
         side_min: args.side_min,
         side_max: args.side_max,
@@ -132,7 +137,8 @@ pub fn small() -> SynthConfig {
         seed: 0,
         width: 144..=216,
         height: 144..=216,
-        classes: 4,
+        // Ball, star and tile: told apart by outline and by surface.
+        classes: vec![0, 3, 7],
         objects: 3..=5,
         side_min: 30.0,
         side_max: 0.4,
