@@ -38,6 +38,10 @@ pub enum Error {
     #[error("{} is not a COCO annotation file: {reason}", path.display())]
     NotCoco { path: PathBuf, reason: String },
 
+    /// Annotations that were not taken away from the data set they are said to be from.
+    #[error("{} is not what was hidden: {reason}", path.display())]
+    NotHidden { path: PathBuf, reason: String },
+
     #[error("{} holds no data set in a known layout", path.display())]
     UnknownLayout { path: PathBuf },
 
@@ -108,6 +112,9 @@ impl Error {
                  `images/` and `labels/`"
                     .into(),
             ),
+            Self::NotHidden { .. } => {
+                Some("`lacuna sparsify` writes it with `--hidden`, beside the sparse annotations".into())
+            }
             Self::UnknownSplit { known, .. } => Some(format!("its splits are {}", list(known))),
             Self::ManySplits { known, .. } => Some(format!("choose one of {} with `--split`", list(known))),
             Self::UnknownClass { name, known } => Some(match nearest(name, known) {

@@ -217,7 +217,7 @@ pub fn same_place(a: &Path, b: &Path) -> bool {
 }
 
 /// Whether `path` is `folder` or in it.
-pub(crate) fn is_within(path: &Path, folder: &Path) -> bool {
+pub fn is_within(path: &Path, folder: &Path) -> bool {
     let resolved = folder.canonicalize().and_then(|folder| Ok((folder, path.canonicalize()?)));
     resolved.is_ok_and(|(folder, path)| path.starts_with(folder))
 }

@@ -26,7 +26,7 @@ pub use affine::relu_gradient;
 pub use conv::{Algorithm, Conv2d, DepthwiseConv2d, Epilogue, Pass};
 pub use focal::{FocalLoss, FocalResult};
 pub use norm::{NormGradients, Normalize, Normalized, Statistics};
-pub use optim::{Average, Sgd, SgdParameter, ema};
+pub use optim::{Average, Sgd, SgdParameter, ema, sum_of_squares};
 pub use pool::{MaxPool2d, Pooled};
 pub use recycle::Recycle;
 pub use roi_align::{Region, RoiAlign};

@@ -65,6 +65,23 @@ pub fn ema(isa: Isa, momentum: f32, averages: &mut [Average]) -> Result<(), Shap
     Ok(())
 }
 
+/// `Σ x²` over all of several slices. The order of the sum is fixed, whatever the number of threads.
+pub fn sum_of_squares(slices: &[&[f32]]) -> f64 {
+    let chunks: Vec<&[f32]> = slices.iter().flat_map(|slice| slice.chunks(CHUNK)).collect();
+    let of_chunk = |chunk: &&[f32]| {
+        let mut lanes = [0.0f64; 8];
+        let (eights, rest) = chunk.as_chunks::<8>();
+        for eight in eights {
+            for (lane, x) in lanes.iter_mut().zip(eight) {
+                *lane += f64::from(*x) * f64::from(*x);
+            }
+        }
+        lanes.iter().sum::<f64>() + rest.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>()
+    };
+    let sums: Vec<f64> = chunks.par_iter().map(of_chunk).collect();
+    sums.into_iter().sum()
+}
+
 simd_fn! {
     fn sgd_chunk<S>(s, sgd: Sgd, parameter: &mut [f32], gradient: &[f32], velocity: &mut [f32]) {
         for ((p, g), v) in parameter.iter_mut().zip(gradient).zip(velocity) {

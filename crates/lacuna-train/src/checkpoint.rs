@@ -2,7 +2,7 @@
 //!
 //! `checkpoints/last` is a model folder with all else that training changes beside the model. A new one is
 //! written whole, under another name, and synced before it takes the place of the last, which stays as
-//! `previous`. Every file's length and check sum are in `state.json`, written last.
+//! `previous`. Every file's length and check sum are in `state.json`, written last, with one of its own.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,8 +16,9 @@ use lacuna_data::batch::Position;
 use lacuna_models::weights::{Checkpoint, WeightsError, to_safetensors};
 use serde::{Deserialize, Serialize};
 
+use crate::data::{Data, Fingerprint};
 use crate::metrics::Window;
-use crate::model::{self, ModelConfig};
+use crate::model::{self, ModelConfig, ModelError};
 use crate::step::Learner;
 use crate::warnings::Watch;
 
@@ -28,6 +29,8 @@ const MOMENTUM: &str = "momentum.safetensors";
 /// What a run knows besides weights.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
+    /// What the run is trained on.
+    pub data: Fingerprint,
     /// Where the next batch is.
     pub position: Position,
     /// The iteration of the last evaluation.
@@ -39,18 +42,28 @@ pub struct Progress {
     pub watch: Watch,
 }
 
+impl Progress {
+    /// Of a run that begins.
+    pub fn of(data: &Data) -> Self {
+        Self { data: data.fingerprint(), ..Self::default() }
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     #[error("cannot write the checkpoint {}: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error("the checkpoint {} cannot be used: {why}", path.display())]
     Unusable { path: PathBuf, why: String },
+    #[error(transparent)]
+    Model(#[from] ModelError),
 }
 
 /// `state.json`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct State {
+    data: Fingerprint,
     iteration: u64,
     epoch: u64,
     batch: usize,
@@ -122,8 +135,7 @@ impl Checkpoints {
             files.push((STUDENT, to_safetensors(&student)));
         }
         files.push((MOMENTUM, to_safetensors(&learner.optimizer.velocities_of(student))));
-        let state = State::new(learner, progress, &files);
-        files.push((STATE, serde_json::to_vec(&state).expect("a state can be written as JSON")));
+        files.push((STATE, State::new(learner, progress, &files).to_bytes()));
         self.replace(&self.last(), &files, true)
     }
 
@@ -160,20 +172,29 @@ impl Checkpoints {
     /// last cannot be used. `None` when nothing was kept yet. `warn` is told what could not be used.
     pub fn read(
         &self,
-        learner: impl Fn() -> Learner,
+        learner: impl Fn() -> Result<Learner, ModelError>,
         warn: &mut dyn FnMut(String),
     ) -> Result<Option<(Learner, Progress)>, CheckpointError> {
+        let restore_best = || -> io::Result<()> {
+            let old = self.folder.join(".old");
+            if old.exists() && !self.best().exists() { fs::rename(old, self.best()) } else { Ok(()) }
+        };
+        restore_best().map_err(|source| CheckpointError::Write { path: self.best(), source })?;
         let mut unusable = None;
         for path in [self.last(), self.previous()] {
             if !path.exists() {
                 continue;
             }
-            match read(&path, learner()) {
+            match read(&path, learner()?) {
                 Ok(read) => {
                     if path != self.last() {
-                        // So that the one that can be used is not thrown away for the one that cannot.
+                        // So that the one that can be used does not make room for the next.
                         let restore = || -> io::Result<()> {
-                            remove(&self.last())?;
+                            if self.last().exists() {
+                                let damaged = self.folder.join("damaged");
+                                remove(&damaged)?;
+                                fs::rename(self.last(), damaged)?;
+                            }
                             fs::rename(&path, self.last())
                         };
                         restore().map_err(|source| CheckpointError::Write { path: self.last(), source })?;
@@ -196,8 +217,7 @@ impl Checkpoints {
 fn read(folder: &Path, learner: Learner) -> Result<(Learner, Progress), CheckpointError> {
     let unusable = |why: String| CheckpointError::Unusable { path: folder.to_owned(), why };
     let bytes = fs::read(folder.join(STATE)).map_err(|error| unusable(format!("{STATE}: {error}")))?;
-    let state: State =
-        serde_json::from_slice(&bytes).map_err(|error| unusable(format!("{STATE}: {error}")))?;
+    let state = State::of_bytes(&bytes).map_err(|error| unusable(format!("{STATE}: {error}")))?;
     for (name, (length, sum)) in &state.files {
         let bytes = fs::read(folder.join(name)).map_err(|error| unusable(format!("{name}: {error}")))?;
         if bytes.len() as u64 != *length {
@@ -228,9 +248,10 @@ fn read(folder: &Path, learner: Learner) -> Result<(Learner, Progress), Checkpoi
         None => (weights(model::WEIGHTS, student).map_err(wrong)?, None),
     };
     optimizer.set_velocities(&student, &weights(MOMENTUM, student.valid()).map_err(wrong)?);
-    let State { iteration, epoch, batch, evaluated, best, since_line, since_evaluation, watch, .. } = state;
+    let State { data, iteration, epoch, batch, evaluated, best, since_line, since_evaluation, watch, .. } =
+        state;
     let position = Position { epoch, batch };
-    let progress = Progress { position, evaluated, best, since_line, since_evaluation, watch };
+    let progress = Progress { data, position, evaluated, best, since_line, since_evaluation, watch };
     Ok((Learner { student, teacher, optimizer, iteration }, progress))
 }
 
@@ -239,8 +260,10 @@ impl State {
         let calibration = learner.teacher.as_ref().and_then(|teacher| teacher.calibration.as_ref());
         let queue = calibration.into_iter().flat_map(|calibration| calibration.queue.images());
         let of_image = |image: &[Judged]| image.iter().map(|j| (j.score.0, j.right)).collect();
-        let Progress { position, evaluated, best, since_line, since_evaluation, watch } = progress.clone();
+        let Progress { data, position, evaluated, best, since_line, since_evaluation, watch } =
+            progress.clone();
         Self {
+            data,
             iteration: learner.iteration,
             epoch: position.epoch,
             batch: position.batch,
@@ -256,6 +279,23 @@ impl State {
                 .map(|(name, bytes)| ((*name).to_owned(), (bytes.len() as u64, crc32fast::hash(bytes))))
                 .collect(),
         }
+    }
+}
+
+impl State {
+    /// A line of JSON, and a line with its check sum.
+    fn to_bytes(&self) -> Vec<u8> {
+        let state = serde_json::to_string(self).expect("a state can be written as JSON");
+        format!("{state}\n{:08x}\n", crc32fast::hash(state.as_bytes())).into_bytes()
+    }
+
+    fn of_bytes(bytes: &[u8]) -> Result<Self, String> {
+        let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+        let (state, sum) = text.split_once('\n').ok_or("it is not whole")?;
+        if sum.trim_end() != format!("{:08x}", crc32fast::hash(state.as_bytes())) {
+            return Err("it was damaged: its check sum is another".to_owned());
+        }
+        serde_json::from_str(state).map_err(|error| error.to_string())
     }
 }
 

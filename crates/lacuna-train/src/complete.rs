@@ -1,6 +1,6 @@
 //! The boxes that a data set lacks, as far as a detector can tell.
 
-use lacuna_boxes::Detection;
+use lacuna_boxes::{Affine, Detection};
 use lacuna_calib::{Confidence, Platt};
 use lacuna_data::{Builder, Dataset, Xywh};
 use serde::Serialize;
@@ -18,7 +18,7 @@ pub struct Missing {
 }
 
 /// The candidates among the detections of each image with a raw score above `score_min`, with the
-/// confidence of each. Classes are the data set's.
+/// confidence of each. Classes are the data set's; `min_side` is in pixels of the image.
 pub fn candidates(
     dataset: &Dataset,
     detections: &[Vec<Detection>],
@@ -28,7 +28,7 @@ pub fn candidates(
 ) -> Vec<Missing> {
     let of_image = |(image, found): (usize, &Vec<Detection>)| {
         let above: Vec<Detection> = found.iter().copied().filter(|found| found.score.0 > score_min).collect();
-        let split = split_by_overlap(&above, &dataset.objects_of(image), overlap);
+        let split = split_by_overlap(&above, &dataset.objects_of(image), overlap, Affine::IDENTITY);
         split.candidates.into_iter().map(move |detection| Missing {
             image,
             detection,

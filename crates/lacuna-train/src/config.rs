@@ -5,12 +5,13 @@ mod off;
 
 use std::path::PathBuf;
 
-use lacuna_data::augment::{Resize, ResizeRange};
+use lacuna_data::augment::ResizeRange;
 use lacuna_data::batch::Normalize;
 use lacuna_data::decode::OnBadImage;
 use lacuna_models::faster_rcnn::FasterRcnnConfig;
 use lacuna_models::fcos::FcosConfig;
 use lacuna_models::layers::NormKind;
+use lacuna_models::postprocess::PostProcess;
 use lacuna_models::resnet::{Depth, ResNetConfig};
 use lacuna_models::retinanet::RetinaNetConfig;
 use lacuna_models::weights::Kind;
@@ -113,11 +114,6 @@ impl ViewsConfig {
             resize: ResizeKind::Antialiased,
             normalize: self.normalize,
         }
-    }
-
-    /// The largest view there can be in training.
-    pub fn largest(&self) -> Resize {
-        Resize { short_side: self.short_side[1], long_side_max: self.long_side_max }
     }
 }
 
@@ -371,13 +367,24 @@ impl Method {
 }
 
 impl RunConfig {
-    /// The paper's run with this detector, backbone and method; where its data is remains to be said.
+    /// The paper's run with this detector, backbone and method; where its data is remains to be said. As
+    /// many detections are kept as COCO's evaluation looks at, and low scores, too.
     fn new(kind: Kind, depth: Depth, method: Method) -> Self {
         let backbone = ResNetConfig::new(depth);
+        let keep = |nms_iou_max| PostProcess { score_min: 0.05, nms_iou_max, detections_max: 100 };
         let detector = match kind {
-            Kind::RetinaNet => DetectorConfig::RetinaNet(RetinaNetConfig::new(1, backbone)),
-            Kind::Fcos => DetectorConfig::Fcos(FcosConfig::new(1, backbone)),
-            Kind::FasterRcnn => DetectorConfig::FasterRcnn(FasterRcnnConfig::new(1, backbone)),
+            Kind::RetinaNet => {
+                let paper = RetinaNetConfig::new(1, backbone);
+                DetectorConfig::RetinaNet(RetinaNetConfig { post_process: keep(0.5), ..paper })
+            }
+            Kind::Fcos => {
+                let paper = FcosConfig::new(1, backbone);
+                DetectorConfig::Fcos(FcosConfig { post_process: keep(0.6), ..paper })
+            }
+            Kind::FasterRcnn => {
+                let paper = FasterRcnnConfig::new(1, backbone);
+                DetectorConfig::FasterRcnn(FasterRcnnConfig { post_process: keep(0.5), ..paper })
+            }
         };
         Self {
             data: DataConfig {
@@ -398,6 +405,14 @@ impl RunConfig {
             },
             train: TrainConfig::paper(),
             method,
+        }
+    }
+
+    fn post_process(&self) -> PostProcess {
+        match &self.detector {
+            DetectorConfig::RetinaNet(config) => config.post_process,
+            DetectorConfig::Fcos(config) => config.post_process,
+            DetectorConfig::FasterRcnn(config) => config.post_process,
         }
     }
 
@@ -449,10 +464,12 @@ impl RunConfig {
 
         self.train.check(&require)?;
         if let Some((TeacherConfig { score_min, momentum_max, .. }, overlap)) = self.method.teaching() {
-            require((0.0..1.0).contains(&score_min), "method.teacher.score_min", "from 0 to below 1")?;
+            let floor = self.post_process().score_min;
+            let above = (floor..1.0).contains(&score_min);
+            require(above, "method.teacher.score_min", "from `detector.post_process.score_min` to below 1")?;
             require((0.0..1.0).contains(&momentum_max), "method.teacher.momentum_max", "from 0 to below 1")?;
             let Overlap { iou_low, iou_high, cross_class_iou, containment, min_side } = overlap;
-            require(share(iou_low), "method.overlap.iou_low", "from 0 to 1")?;
+            require(share(iou_low) && iou_low > 0.0, "method.overlap.iou_low", "above 0, up to 1")?;
             require(
                 share(iou_high) && iou_low <= iou_high,
                 "method.overlap.iou_high",
@@ -470,19 +487,22 @@ impl RunConfig {
         match &self.method {
             Method::Supervised(_) => {}
             Method::Fixed(method) => {
-                require(share(method.threshold), "method.threshold", "from 0 to 1")?;
-                self.not_below_floor("method.threshold", method.threshold, method.teacher)?;
+                let floor = method.teacher.score_min;
+                let above = share(method.threshold) && method.threshold >= floor;
+                require(above, "method.threshold", "from `method.teacher.score_min` to 1")?;
             }
             Method::Dynamic(method) => {
-                require(share(method.threshold_start), "method.threshold_start", "from 0 to 1")?;
-                self.not_below_floor("method.threshold_start", method.threshold_start, method.teacher)?;
+                let floor = method.teacher.score_min;
+                let above = share(method.threshold_start) && method.threshold_start >= floor;
+                require(above, "method.threshold_start", "from `method.teacher.score_min` to 1")?;
                 let start = method.epoch_start;
                 require(start >= 0.0 && start.is_finite(), "method.epoch_start", "0 or more")?;
                 let end = method.epoch_end.is_none_or(|end| end > start + 1.0 && end.is_finite());
                 require(end, "method.epoch_end", "more than 1 above `epoch_start`, or \"off\"")?;
             }
             Method::Calibrated(method) => {
-                require(share(method.confidence_min), "method.confidence_min", "from 0 to 1")?;
+                let below = (0.0..1.0).contains(&method.confidence_min);
+                require(below, "method.confidence_min", "from 0 to below 1")?;
                 require(method.refit_every > 0, "method.refit_every", "1 at least")?;
                 require(method.window_images > 0, "method.window_images", "1 at least")?;
             }
@@ -493,19 +513,6 @@ impl RunConfig {
             require(holds, &format!("method.focal_iou.{key}"), "0 or more")?;
         }
         require(positive(gamma), "method.focal_iou.gamma", "positive")
-    }
-
-    /// A threshold below the teacher's floor would promise pseudo labels that never come.
-    fn not_below_floor(
-        &self,
-        key: &str,
-        threshold: f32,
-        teacher: TeacherConfig,
-    ) -> Result<(), (String, String)> {
-        if threshold >= teacher.score_min {
-            return Ok(());
-        }
-        Err((key.to_owned(), "must be `method.teacher.score_min` at least".to_owned()))
     }
 }
 

@@ -58,10 +58,14 @@ pub fn detect_all(
     Ok(found)
 }
 
-/// For each class of a model, the data set's class of the same name.
+/// For each class of a model, the data set's class of the same name; of several, that of the same id.
 pub fn classes_in(categories: &[ModelCategory], dataset: &Dataset) -> Vec<Option<usize>> {
-    let index = |name: &str| dataset.categories().iter().position(|category| category.name == name);
-    categories.iter().map(|category| index(&category.name)).collect()
+    let known = dataset.categories();
+    let index = |class: &ModelCategory| {
+        let same = known.iter().position(|other| other.name == class.name && other.id == class.id);
+        same.or_else(|| known.iter().position(|other| other.name == class.name))
+    };
+    categories.iter().map(index).collect()
 }
 
 /// COCO's average precision of a detector; `classes` are the data set's for each of its own.

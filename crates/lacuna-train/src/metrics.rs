@@ -38,6 +38,10 @@ const TERMS: [(Term, &str); 5] = [
     (Term::ProposalRegression, "proposal_regression"),
 ];
 
+pub(crate) fn term_name(term: Term) -> &'static str {
+    TERMS.iter().find(|(other, _)| *other == term).map_or("", |(_, name)| name)
+}
+
 impl Window {
     /// `hidden` are the annotations that a simulated split took away, of each image of the batch.
     pub fn add(&mut self, step: &Step, annotations: usize, hidden: Option<&[Vec<Object>]>) {
@@ -54,13 +58,19 @@ impl Window {
         self.pseudo_labels += step.pseudo_labels.iter().map(|labels| labels.len() as u64).sum::<u64>();
         for judged in step.splits.iter().flat_map(|split| &split.judged) {
             self.raw.add(judged.score.0, judged.right);
-            if let Some(Threshold::Confidence(_, calibrator)) = step.threshold {
+            if let Some(calibrator) = step.calibrator {
                 self.calibrated.add(calibrator.confidence(judged.score).0, judged.right);
             }
         }
         for (labels, hidden) in step.pseudo_labels.iter().zip(hidden.into_iter().flatten()) {
             self.recovered = self.recovered + recovered(labels, hidden, FOUND_IOU_MIN);
         }
+    }
+
+    /// The mean of each term that the detector has.
+    pub fn terms(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        let mean = |sum: f64| sum / self.iterations.max(1) as f64;
+        TERMS.iter().zip(self.losses).filter_map(move |((_, name), sum)| Some((*name, mean(sum?))))
     }
 
     pub fn loss(&self) -> f64 {
@@ -78,6 +88,8 @@ pub struct Record {
     pub iteration: u64,
     pub epoch: f64,
     pub lr: f32,
+    /// Whether there is a teacher.
+    pub taught: bool,
     pub window: Window,
     pub calibrator: Option<Platt>,
     pub threshold: Option<Threshold>,
@@ -92,7 +104,7 @@ impl Record {
         let mut fields = vec![
             ("iteration".to_owned(), Some(self.iteration as f64)),
             ("epoch".to_owned(), Some(self.epoch)),
-            ("lr".to_owned(), Some(f64::from(self.lr))),
+            ("lr".to_owned(), Some(shortest(self.lr))),
             ("loss".to_owned(), Some(window.loss())),
         ];
         let mut add = |name: &str, value: Option<f64>| fields.push((name.to_owned(), value));
@@ -109,9 +121,9 @@ impl Record {
         add("calibrator_w", self.calibrator.map(|calibrator| calibrator.w));
         add("calibrator_b", self.calibrator.map(|calibrator| calibrator.b));
         let as_score = self.threshold.and_then(Threshold::as_score);
-        add("threshold_score", as_score.map(|score| f64::from(score.0)));
+        add("threshold_score", as_score.map(|score| shortest(score.0)));
         add("pseudo_precision", window.recovered.precision());
-        add("pseudo_recall", window.recovered.recall());
+        add("pseudo_recall", window.recovered.recall().filter(|_| self.taught));
         for (who, ap) in [("student", &self.student), ("teacher", &self.teacher)] {
             add(&format!("{who}_ap"), ap.as_ref().and_then(|ap| ap.ap));
             add(&format!("{who}_ap50"), ap.as_ref().and_then(|ap| ap.ap50));
@@ -135,6 +147,7 @@ impl Record {
             iteration: 0,
             epoch: 0.0,
             lr: 0.0,
+            taught: false,
             window: Window::default(),
             calibrator: None,
             threshold: None,
@@ -149,6 +162,11 @@ impl Record {
         let cells = self.fields().into_iter().map(|(_, value)| value.map_or(String::new(), number));
         cells.collect::<Vec<_>>().join(",")
     }
+}
+
+/// The number of 64 bits that reads like this one of 32.
+fn shortest(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or(f64::from(value))
 }
 
 /// Whole numbers without a fraction, others as short as they are exact.

@@ -20,19 +20,29 @@ impl Optimizer {
         Self { gradient_norm_max, velocities: HashMap::new() }
     }
 
-    /// Parameters that the loss does not depend on stay as they are. A norm that is not finite shortens
-    /// nothing: the caller looks at the loss, and does not step from one that is not finite.
-    pub fn step<M: Module>(&mut self, module: M, gradients: Gradients, sgd: Sgd) -> M {
+    /// Parameters that the loss does not depend on stay as they are; all stay, with the momentum, when the
+    /// gradients are not finite, and the second value is false.
+    pub fn step<M: Module>(&mut self, module: M, gradients: Gradients, sgd: Sgd) -> (M, bool) {
         let velocities = &mut self.velocities;
         let mut take = TakeTrained { gradients, velocities, ids: Vec::new(), updates: Vec::new() };
         let module = module.map(&mut take);
         let TakeTrained { ids, mut updates, .. } = take;
-        if let Some(norm_max) = self.gradient_norm_max {
-            shorten(&mut updates, norm_max);
+        let norm = ops::gradient_norm(&updates);
+        if let Some(norm_max) = self.gradient_norm_max.map(f64::from)
+            && norm > norm_max
+        {
+            for update in &mut updates {
+                update.gradient = update.gradient.clone() * (norm_max / norm);
+            }
         }
-        let (parameters, velocities): (Vec<_>, Vec<_>) = sgd_step(updates, sgd).into_iter().unzip();
+        let stepped = if norm.is_finite() {
+            sgd_step(updates, sgd)
+        } else {
+            updates.into_iter().map(|update| (update.parameter, update.velocity)).collect()
+        };
+        let (parameters, velocities): (Vec<_>, Vec<_>) = stepped.into_iter().unzip();
         self.velocities.extend(ids.iter().copied().zip(velocities));
-        module.map(&mut Put(ids.into_iter().zip(parameters).collect()))
+        (module.map(&mut Put(ids.into_iter().zip(parameters).collect())), norm.is_finite())
     }
 
     /// The momentum as a module like `module`, which is on a plain device: velocities in the place of
@@ -52,20 +62,6 @@ impl Optimizer {
     }
 }
 
-/// Scales all gradients by the same factor, so that together they are no longer than `norm_max`.
-fn shorten(updates: &mut [Update], norm_max: f32) {
-    let square = |update: &Update| {
-        let of_gradient = update.gradient.clone() * update.gradient.clone();
-        f64::from(ops::values(of_gradient.sum())[0])
-    };
-    let norm = updates.iter().map(square).sum::<f64>().sqrt() as f32;
-    if norm > norm_max && norm.is_finite() {
-        for update in updates {
-            update.gradient = update.gradient.clone() * (norm_max / norm);
-        }
-    }
-}
-
 /// The teacher after the student's step: `momentum·teacher + (1 − momentum)·student` for what is trained,
 /// the student's for the rest, which is statistics.
 pub fn update_teacher<M: Module>(teacher: M, student: &M, momentum: f32) -> M {
@@ -76,13 +72,6 @@ pub fn update_teacher<M: Module>(teacher: M, student: &M, momentum: f32) -> M {
     let teacher = teacher.map(&mut take);
     let TakeAverages { ids, pairs, .. } = take;
     teacher.map(&mut Put(ids.into_iter().zip(ema_step(pairs, momentum)).collect()))
-}
-
-/// Whether every number of a module is one.
-pub(crate) fn is_finite<M: Module>(module: &M) -> bool {
-    let mut values = Values(Vec::new());
-    module.visit(&mut values);
-    values.0.into_iter().all(|parameter| ops::values(parameter.value).iter().all(|value| value.is_finite()))
 }
 
 /// A tensor without its graph and its shape. The parameter that held it must be consumed, so that the
@@ -203,7 +192,8 @@ mod tests {
             let module = (parameter([0.0; 2], &device), parameter([0.0; 2], &device));
             // Gradients of (6, 0) and (0, 8): a norm of 10.
             let loss = module.0.val().narrow(0, 0, 1) * 6.0 + module.1.val().narrow(0, 1, 1) * 8.0;
-            let module = Optimizer::new(norm_max).step(module, loss.backward(), sgd);
+            let (module, stepped) = Optimizer::new(norm_max).step(module, loss.backward(), sgd);
+            assert!(stepped);
             assert_eq!(ops::values(module.0.val()), [-6.0 * factor, 0.0]);
             assert_eq!(ops::values(module.1.val()), [0.0, -8.0 * factor]);
         }
@@ -217,12 +207,23 @@ mod tests {
         let mut optimizer = Optimizer::default();
         for _ in 0..2 {
             let gradients = module.0.val().sum().backward();
-            module = optimizer.step(module, gradients, sgd);
+            (module, _) = optimizer.step(module, gradients, sgd);
         }
         // Velocities 1 and 1.5.
         assert_eq!(ops::values(module.0.val()), [-0.25; 2]);
         assert_eq!(ops::values(module.1.val()), [7.0; 2]);
         assert!(module.0.val().is_require_grad() && !module.1.val().is_require_grad());
+    }
+
+    #[test]
+    fn a_gradient_that_is_not_finite_changes_nothing() {
+        let device = Device::flex().autodiff();
+        let sgd = Sgd { learning_rate: 1.0, momentum: 0.9, weight_decay: 0.1 };
+        let module = parameter([1.0, 2.0], &device);
+        let gradients = (module.val() * f32::INFINITY).sum().backward();
+        let (module, stepped) = Optimizer::new(Some(1.0)).step(module, gradients, sgd);
+        assert!(!stepped && module.val().is_require_grad());
+        assert_eq!(ops::values(module.val()), [1.0, 2.0]);
     }
 
     #[test]

@@ -8,12 +8,12 @@ pub enum Phase {
     /// Waiting for a batch that is not made yet.
     Load,
     Teacher,
-    /// Overlap with annotations, thresholds, the queue and the calibrator.
-    Judge,
     Forward,
     Backward,
     Sgd,
     Ema,
+    /// The queue and the calibrator.
+    Calibrate,
     Log,
     Checkpoint,
     Evaluate,
@@ -23,11 +23,11 @@ impl Phase {
     pub const ALL: [Self; 10] = [
         Self::Load,
         Self::Teacher,
-        Self::Judge,
         Self::Forward,
         Self::Backward,
         Self::Sgd,
         Self::Ema,
+        Self::Calibrate,
         Self::Log,
         Self::Checkpoint,
         Self::Evaluate,
@@ -37,11 +37,11 @@ impl Phase {
         match self {
             Self::Load => "waiting for batches",
             Self::Teacher => "teacher",
-            Self::Judge => "judging and calibration",
             Self::Forward => "student forward",
             Self::Backward => "student backward",
             Self::Sgd => "SGD",
             Self::Ema => "EMA",
+            Self::Calibrate => "calibration",
             Self::Log => "metrics",
             Self::Checkpoint => "checkpoints",
             Self::Evaluate => "evaluation",

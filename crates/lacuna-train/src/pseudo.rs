@@ -1,6 +1,6 @@
 //! Which detections of the teacher say something about its scores, and which may be missing boxes.
 
-use lacuna_boxes::{Detection, best_iou, iof, iou};
+use lacuna_boxes::{Affine, Detection, best_iou, iof, iou};
 use lacuna_calib::Judged;
 use lacuna_data::Object;
 
@@ -20,10 +20,15 @@ pub struct Split {
 ///
 /// A candidate is dropped, as in the authors' code, when it overlaps an annotation of *any* class more than
 /// `cross_class_iou`, or when more than `containment` of it is covered by an annotation of its class, or of
-/// such an annotation by it.
+/// such an annotation by it. So is one with a side of `min_side` pixels or less where `to_view` shows it.
 ///
 /// Differs from the reference: there the copy of this rule that fits the calibrator has a τ⁻ of 0.5.
-pub fn split_by_overlap(detections: &[Detection], annotations: &[Object], overlap: &Overlap) -> Split {
+pub fn split_by_overlap(
+    detections: &[Detection],
+    annotations: &[Object],
+    overlap: &Overlap,
+    to_view: Affine,
+) -> Split {
     let mut split = Split::default();
     for &detection in detections {
         let Detection { bounds, class, score } = detection;
@@ -38,7 +43,11 @@ pub fn split_by_overlap(detections: &[Detection], annotations: &[Object], overla
             let contained = overlap.containment.is_some_and(|limit| {
                 of_class().any(|other| iof(bounds, other) > limit || iof(other, bounds) > limit)
             });
-            if !doubled && !contained {
+            let small = overlap.min_side.is_some_and(|side| {
+                let shown = to_view.apply(bounds);
+                shown.width() <= side || shown.height() <= side
+            });
+            if !doubled && !contained && !small {
                 split.candidates.push(detection);
             }
         }
@@ -71,7 +80,7 @@ mod tests {
     fn near_an_annotation_of_its_class_a_detection_is_judged() {
         let annotations = [Object { class: 1, bbox: WHOLE }];
         let found = [0.9, 0.7, 0.5].map(|iou| detection(overlapping(iou), 1));
-        let split = split_by_overlap(&found, &annotations, &PAPER);
+        let split = split_by_overlap(&found, &annotations, &PAPER, Affine::IDENTITY);
         let outcomes: Vec<bool> = split.judged.iter().map(|judged| judged.right).collect();
         assert_eq!(outcomes, [true, false]);
         assert_eq!(split.candidates, [found[2]]);
@@ -81,9 +90,9 @@ mod tests {
     fn annotations_of_other_classes_judge_nothing() {
         let annotations = [Object { class: 0, bbox: WHOLE }];
         let found = [detection(overlapping(0.9), 1), detection(overlapping(0.7), 1)];
-        assert_eq!(split_by_overlap(&found, &annotations, &PAPER).candidates, found);
+        assert_eq!(split_by_overlap(&found, &annotations, &PAPER, Affine::IDENTITY).candidates, found);
         let code = Overlap { cross_class_iou: Some(0.75), ..PAPER };
-        assert_eq!(split_by_overlap(&found, &annotations, &code).candidates, [found[1]]);
+        assert_eq!(split_by_overlap(&found, &annotations, &code, Affine::IDENTITY).candidates, [found[1]]);
     }
 
     #[test]
@@ -91,17 +100,26 @@ mod tests {
         let annotations = [Object { class: 1, bbox: WHOLE }];
         let (part, around) = (Box2::new(10.0, 10.0, 40.0, 40.0), Box2::new(-100.0, 0.0, 100.0, 100.0));
         let found = [part, around].map(|bounds| detection(bounds, 1));
-        assert_eq!(split_by_overlap(&found, &annotations, &PAPER).candidates, found);
+        assert_eq!(split_by_overlap(&found, &annotations, &PAPER, Affine::IDENTITY).candidates, found);
         let code = Overlap { containment: Some(0.9), ..PAPER };
-        assert_eq!(split_by_overlap(&found, &annotations, &code), Split::default());
+        assert_eq!(split_by_overlap(&found, &annotations, &code, Affine::IDENTITY), Split::default());
         let others = found.map(|found| Detection { class: 0, ..found });
-        assert_eq!(split_by_overlap(&others, &annotations, &code).candidates, others);
+        assert_eq!(split_by_overlap(&others, &annotations, &code, Affine::IDENTITY).candidates, others);
+    }
+
+    #[test]
+    fn a_box_that_is_small_in_the_students_view_is_no_candidate() {
+        let found = [detection(Box2::new(0.0, 0.0, 30.0, 15.0), 0)];
+        let overlap = Overlap { min_side: Some(10.0), ..PAPER };
+        let half = Affine::resize((100, 100), (50, 50));
+        assert_eq!(split_by_overlap(&found, &[], &overlap, Affine::IDENTITY).candidates, found);
+        assert_eq!(split_by_overlap(&found, &[], &overlap, half), Split::default());
     }
 
     #[test]
     fn without_annotations_all_are_candidates() {
         let found = [detection(WHOLE, 0)];
-        let split = split_by_overlap(&found, &[], &Overlap::default());
+        let split = split_by_overlap(&found, &[], &Overlap::default(), Affine::IDENTITY);
         assert_eq!(split, Split { judged: Vec::new(), candidates: found.to_vec() });
     }
 }

@@ -1,23 +1,25 @@
 //! A run from its first iteration to its last: batches, iterations, lines, evaluations, checkpoints.
 
+use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
+use lacuna_calib::Platt;
 use lacuna_data::Object;
 use lacuna_data::batch::{Loader, LoaderConfig, Order, Position, Recipe};
-use lacuna_data::output::{IfExists, NewFolder, write_file};
+use lacuna_data::output::{IfExists, NewFolder, is_within, write_file};
 use lacuna_eval::AveragePrecision;
 use lacuna_models::weights::{Checkpoint, WeightsError};
 use lacuna_models::{Detector, Term};
 use lacuna_random::{Purpose, Rng};
 
 use crate::checkpoint::{CheckpointError, Checkpoints, Progress};
-use crate::config::{Method, RunConfig, Source};
+use crate::config::{DataConfig, Method, RunConfig, Source};
 use crate::data::{Data, Part};
 use crate::evaluate::{classes_in, detect_all, evaluate};
-use crate::metrics::{Record, Window};
+use crate::metrics::{Record, Window, term_name};
 use crate::model::{Model, ModelConfig, ModelError};
 use crate::phases::{Phase, Stopwatch};
 use crate::step::{Epochs, Learner, NotFinite, Step};
@@ -43,17 +45,26 @@ pub enum TrainError {
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error(
-        "the loss of iteration {iteration} is not finite ({}); its images are {}",
+        "the {what} of iteration {iteration} is not finite ({}); its images are {}",
         terms(losses),
         images.join(", ")
     )]
-    NotFinite { iteration: u64, losses: Vec<(Term, f32)>, images: Vec<String>, kept: Option<PathBuf> },
+    NotFinite {
+        what: &'static str,
+        iteration: u64,
+        losses: Vec<(Term, f32)>,
+        images: Vec<String>,
+        /// Everything before this iteration.
+        kept: PathBuf,
+    },
+    #[error("{} was begun with other data: {what}", path.display())]
+    OtherData { path: PathBuf, what: &'static str },
     #[error("stopped after iteration {iteration} of {of}")]
     Interrupted { iteration: u64, of: u64, run: PathBuf },
 }
 
 fn terms(losses: &[(Term, f32)]) -> String {
-    losses.iter().map(|(term, loss)| format!("{term:?}: {loss}")).collect::<Vec<_>>().join(", ")
+    losses.iter().map(|(term, loss)| format!("{} {loss}", term_name(*term))).collect::<Vec<_>>().join(", ")
 }
 
 impl TrainError {
@@ -65,23 +76,22 @@ impl TrainError {
             Self::Data(error) => error.hint(),
             Self::Model(error) => error.hint(),
             Self::Checkpoint(CheckpointError::Write { .. }) => {
-                Some("the one before is still there; make room and go on with `--resume`".into())
+                Some("what was kept before is still there; make room and go on with `--resume`".into())
             }
             Self::Checkpoint(CheckpointError::Unusable { .. }) => {
-                Some("neither checkpoint can be used; start anew with `--force`".into())
+                Some("no checkpoint of the run can be used; start anew with `--force`".into())
             }
+            Self::Checkpoint(CheckpointError::Model(error)) => error.hint(),
             Self::NotARun { .. } => Some("`--resume` goes on with a run that `lacuna train` began".into()),
             Self::OtherConfig { .. } => {
                 Some("a run that is resumed must be the same; start another with another `--out`".into())
             }
-            Self::NotFinite { kept, .. } => {
-                let kept = kept.as_ref().map_or(String::new(), |path| {
-                    format!("; everything before this iteration is kept in {}", path.display())
-                });
-                Some(format!(
-                    "lower `train.lr`, lengthen `train.warm_up_iterations` or set `train.gradient_norm_max`{kept}"
-                ))
-            }
+            Self::NotFinite { kept, .. } => Some(format!(
+                "lower `train.lr`, lengthen `train.warm_up_iterations` or set `train.gradient_norm_max`, in a run \
+                 of another `--out`; with `start.model = \"{}\"` it begins where this one was",
+                kept.display()
+            )),
+            Self::OtherData { .. } => Some("a run goes on with the data it was begun with".into()),
             Self::Interrupted { run, .. } => {
                 Some(format!("go on with the same command and `--resume`; all is kept in {}", run.display()))
             }
@@ -93,15 +103,17 @@ impl TrainError {
 /// Who looks at a run while it goes on.
 pub trait Spectator {
     /// Whether to go on; asked often.
-    fn go_on(&mut self) -> bool;
-    fn warn(&mut self, warning: String);
+    fn go_on(&mut self) -> bool {
+        true
+    }
+    fn warn(&mut self, _warning: String) {}
     /// The data has been read, and this is where the run is.
-    fn begins(&mut self, data: &Data, iteration: u64);
+    fn begins(&mut self, _data: &Data, _iteration: u64) {}
     /// After each iteration; `window` is what happened since the last line.
-    fn iteration(&mut self, iteration: u64, images: usize, window: &Window);
-    fn line(&mut self, record: &Record);
-    fn evaluating(&mut self);
-    fn evaluated(&mut self, record: &Record);
+    fn iteration(&mut self, _iteration: u64, _images: usize, _window: &Window, _calibrator: Option<Platt>) {}
+    /// So many images of so many have been looked at in an evaluation.
+    fn evaluating(&mut self, _images: usize, _of: usize) {}
+    fn evaluated(&mut self, _record: &Record) {}
 }
 
 /// How a run begins.
@@ -138,21 +150,37 @@ pub fn train(
     begin: Begin,
     spectator: &mut dyn Spectator,
 ) -> Result<Finished, TrainError> {
+    // Nothing is replaced while somebody works in it, and nothing that this run is made from.
+    let mut held = if run.exists() { Some(lock(run)?) } else { None };
+    match begin {
+        Begin::New(if_exists) => check_new(&config, run, if_exists)?,
+        Begin::Resume => check_begun(&config, run)?,
+    }
     let data = Data::read(&config.data)?;
     let categories = data.categories();
     let config = config.with_n_classes(categories.len());
-    let student = first_student(&config)?;
-    begin_folder(&config, run, begin)?;
-    let _lock = lock(run)?;
-
     let checkpoints = Checkpoints::new(run);
-    let new = || Learner::new(student.clone(), &config);
-    let kept = match begin {
-        Begin::New(_) => None,
-        Begin::Resume => checkpoints.read(new, &mut |warning| spectator.warn(warning))?,
+    let new = || first_student(&config, begin).map(|student| Learner::new(student, &config));
+    let (learner, progress) = match begin {
+        Begin::New(if_exists) => {
+            let learner = new()?;
+            make_folder(&config, run, if_exists)?;
+            held = Some(lock(run)?);
+            (learner, Progress::of(&data))
+        }
+        Begin::Resume => match checkpoints.read(|| new(), &mut |warning| spectator.warn(warning))? {
+            Some((learner, progress)) => {
+                if let Some(what) = data.difference(&progress.data) {
+                    return Err(TrainError::OtherData { path: run.to_owned(), what });
+                }
+                (learner, progress)
+            }
+            None => {
+                let student = first_student(&config, Begin::New(IfExists::Refuse))?;
+                (Learner::new(student, &config), Progress::of(&data))
+            }
+        },
     };
-    let (learner, progress) = kept.unwrap_or_else(|| (new(), Progress::default()));
-    drop(student);
     spectator.begins(&data, learner.iteration);
 
     let model = ModelConfig {
@@ -161,16 +189,21 @@ pub fn train(
         calibrator: None,
         categories,
     };
-    let files = Files::open(run, learner.iteration)?;
+    let files = Files::open(run, learner.iteration, progress.evaluated)?;
     let run = Run { config, data, folder: run.to_owned(), checkpoints, model, files };
-    run.train(learner, progress, spectator)
+    let finished = run.train(learner, progress, spectator);
+    drop(held);
+    finished
 }
 
-/// The student before its first iteration.
-fn first_student(config: &RunConfig) -> Result<Detector, ModelError> {
+/// The student before its first iteration. One that is resumed has its weights elsewhere.
+fn first_student(config: &RunConfig, begin: Begin) -> Result<Detector, ModelError> {
     let device = Device::flex().autodiff();
     let mut rng = Rng::new(Purpose::Weights, config.train.seed, 0, 0);
     let student = config.detector.init(&device, &mut rng);
+    if begin == Begin::Resume {
+        return Ok(student);
+    }
     let weights = |error: WeightsError| ModelError::from(error);
     match (&config.start.backbone, &config.start.model) {
         (Some(path), _) => {
@@ -184,27 +217,38 @@ fn first_student(config: &RunConfig) -> Result<Detector, ModelError> {
     }
 }
 
-/// Makes the folder of a new run, or looks whether the one that is there is of the same run.
-fn begin_folder(config: &RunConfig, run: &Path, begin: Begin) -> Result<(), TrainError> {
+/// Whether a new run may have this folder, before any work is done.
+fn check_new(config: &RunConfig, run: &Path, if_exists: IfExists) -> Result<(), TrainError> {
+    if_exists.check(run)?;
+    let DataConfig { train, test, hidden, .. } = &config.data;
+    let parts = [train, test].into_iter().flat_map(|part| [&part.path, &part.images]);
+    let inputs = parts.chain([hidden, &config.start.backbone, &config.start.model]).flatten();
+    for input in inputs {
+        if is_within(input, run) {
+            let (path, input) = (run.to_owned(), input.clone());
+            return Err(lacuna_data::Error::ReplacesInput { path, input }.into());
+        }
+    }
+    Ok(())
+}
+
+/// Makes the folder of a new run.
+fn make_folder(config: &RunConfig, run: &Path, if_exists: IfExists) -> Result<(), TrainError> {
+    NewFolder::create(run, if_exists)?.finish()?;
     let text = config.to_toml();
-    match begin {
-        Begin::New(if_exists) => {
-            let folder = NewFolder::create(run, if_exists)?;
-            folder.file(Path::new(CONFIG), |out| out.write_all(text.as_bytes()))?;
-            Ok(folder.finish()?)
-        }
-        Begin::Resume => {
-            let path = run.join(CONFIG);
-            let not_a_run = |why: String| TrainError::NotARun { path: run.to_owned(), why };
-            let begun = fs::read_to_string(&path).map_err(|error| not_a_run(format!("{CONFIG}: {error}")))?;
-            let source = Source { path: &path, text: &begun, set: &[] };
-            let begun = RunConfig::parse(source).map_err(|error| not_a_run(error.to_string()))?;
-            let begun = begun.with_n_classes(config.detector.n_classes());
-            match config.difference(&begun) {
-                Some(key) => Err(TrainError::OtherConfig { path: run.to_owned(), key }),
-                None => Ok(()),
-            }
-        }
+    Ok(write_file(&run.join(CONFIG), IfExists::Refuse, |out| out.write_all(text.as_bytes()))?)
+}
+
+/// Whether the run in this folder is the one that is to go on.
+fn check_begun(config: &RunConfig, run: &Path) -> Result<(), TrainError> {
+    let path = run.join(CONFIG);
+    let not_a_run = |why: String| TrainError::NotARun { path: run.to_owned(), why };
+    let begun = fs::read_to_string(&path).map_err(|error| not_a_run(format!("{CONFIG}: {error}")))?;
+    let source = Source { path: &path, text: &begun, set: &[] };
+    let begun = RunConfig::parse(source).map_err(|error| not_a_run(error.to_string()))?;
+    match config.difference(&begun) {
+        Some(key) => Err(TrainError::OtherConfig { path: run.to_owned(), key }),
+        None => Ok(()),
     }
 }
 
@@ -227,17 +271,23 @@ struct Files {
 }
 
 impl Files {
-    /// Whatever they say of later iterations is forgotten: it will be said again.
-    fn open(run: &Path, iteration: u64) -> Result<Self, TrainError> {
+    /// Whatever they say of later iterations, and of evaluations that were not kept, is forgotten: it will be
+    /// said again.
+    fn open(run: &Path, iteration: u64, evaluated: u64) -> Result<Self, TrainError> {
         let of_json = |line: &str| {
             let line: serde_json::Value = serde_json::from_str(line).ok()?;
-            line.get("iteration")?.as_f64()
+            let limit = if line.get("event")? == "evaluation" { evaluated } else { iteration };
+            Some(line.get("iteration")?.as_u64()? <= limit)
         };
-        let of_csv = |line: &str| line.split(',').next()?.parse::<f64>().ok();
         let heading = Record::csv_heading();
+        let cells = heading.split(',').count();
+        let of_csv = |line: &str| {
+            let at = line.split(',').next()?.parse::<u64>().ok()?;
+            Some(line.split(',').count() == cells && at <= evaluated)
+        };
         Ok(Self {
-            metrics: reopen(&run.join(METRICS), None, iteration, of_json)?,
-            results: reopen(&run.join(RESULTS), Some(&heading), iteration, of_csv)?,
+            metrics: reopen(&run.join(METRICS), None, of_json)?,
+            results: reopen(&run.join(RESULTS), Some(&heading), of_csv)?,
         })
     }
 
@@ -246,24 +296,31 @@ impl Files {
         file.write_all(format!("{line}\n").as_bytes())
             .map_err(|source| TrainError::Write { path: path.clone(), source })
     }
+
+    /// A checkpoint must not know of lines that a power cut could still take away.
+    fn sync(&self) -> Result<(), TrainError> {
+        for (path, file) in [&self.metrics, &self.results] {
+            file.sync_data().map_err(|source| TrainError::Write { path: path.clone(), source })?;
+        }
+        Ok(())
+    }
 }
 
+/// Opens a file to append to it, with the lines that are to be kept.
 fn reopen(
     path: &Path,
     heading: Option<&str>,
-    iteration: u64,
-    iteration_of: impl Fn(&str) -> Option<f64>,
+    is_kept: impl Fn(&str) -> Option<bool>,
 ) -> Result<(PathBuf, File), TrainError> {
     let failed = |source| TrainError::Write { path: path.to_owned(), source };
-    let kept: Vec<String> = match File::open(path) {
-        Ok(file) => {
-            let lines = BufReader::new(file).lines().map_while(Result::ok);
-            lines.filter(|line| iteration_of(line).is_some_and(|at| at <= iteration as f64)).collect()
-        }
-        Err(_) => Vec::new(),
+    let text = match fs::read(path) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(source) => return Err(lacuna_data::Error::Read { path: path.to_owned(), source }.into()),
     };
+    let kept = text.lines().filter(|line| is_kept(line) == Some(true));
     write_file(path, IfExists::Replace, |out| {
-        heading.map(str::to_owned).into_iter().chain(kept).try_for_each(|line| writeln!(out, "{line}"))
+        heading.into_iter().chain(kept).try_for_each(|line| writeln!(out, "{line}"))
     })?;
     let file = OpenOptions::new().append(true).open(path).map_err(failed)?;
     Ok((path.to_owned(), file))
@@ -293,7 +350,7 @@ impl Run {
         self.look_ahead(epochs, spectator);
         let mut watch = Stopwatch::default();
         let first = learner.iteration;
-        let (mut images, mut last) = (0, None);
+        let (mut images, mut last, mut told) = (0, None, HashSet::new());
         loop {
             let at = learner.iteration;
             if at > 0 && progress.evaluated < at && self.evaluation_is_due(at) {
@@ -306,23 +363,24 @@ impl Run {
                 }
             }
             let goes_on = at < iterations && spectator.go_on();
-            if at > 0 && (!goes_on || at.is_multiple_of(self.config.train.checkpoint_every)) {
-                watch.time(Phase::Checkpoint, || {
-                    self.checkpoints.write_last(&learner, &self.model, &progress)
-                })?;
+            let changed = at > first || last.is_some();
+            if changed && (!goes_on || at.is_multiple_of(self.config.train.checkpoint_every)) {
+                watch.time(Phase::Checkpoint, || self.keep(&learner, &progress))?;
             }
             if !goes_on {
                 break;
             }
 
             let batch = watch.time(Phase::Load, || loader.next());
-            for skipped in loader.take_skipped() {
-                spectator.warn(skipped.to_string());
+            for skipped in loader.take_skipped().iter().map(ToString::to_string) {
+                if told.insert(skipped.clone()) {
+                    spectator.warn(skipped);
+                }
             }
             let batch = match batch.expect("a shuffled loader has no end") {
                 Ok(batch) => batch,
                 Err(error) => {
-                    self.checkpoints.write_last(&learner, &self.model, &progress)?;
+                    self.keep(&learner, &progress)?;
                     return Err(error.into());
                 }
             };
@@ -334,16 +392,15 @@ impl Run {
             (learner, result) = learner.step(&self.config, batch, &ids, epochs, &mut watch);
             let step = match result {
                 Ok(step) => step,
-                Err(NotFinite { losses }) => {
-                    return Err(self.not_finite(&learner, &progress, losses, &indices));
-                }
+                Err(not_finite) => return Err(self.not_finite(&learner, &progress, not_finite, &indices)),
             };
             progress.position = position;
             images += indices.len() as u64;
             watch.time(Phase::Log, || -> Result<(), TrainError> {
                 self.account(&step, annotations, &ids, &learner, &mut progress, epochs, spectator)
             })?;
-            spectator.iteration(learner.iteration, indices.len(), &progress.since_line);
+            let calibrator = learner.calibrator();
+            spectator.iteration(learner.iteration, indices.len(), &progress.since_line, calibrator);
             if learner.iteration.is_multiple_of(self.config.train.log_every) {
                 progress.since_line = Window::default();
             }
@@ -354,7 +411,7 @@ impl Run {
             }
             // A run that had come to its end before.
             None if learner.iteration == iterations => {
-                let last = self.record(&learner, progress.since_evaluation.clone(), epochs, None);
+                let last = self.record(&learner, &progress, progress.since_evaluation.clone(), epochs);
                 Ok(Finished { last, watch, iterations: iterations - first, images })
             }
             _ => Err(self.interrupted_error(&learner)),
@@ -364,7 +421,8 @@ impl Run {
     /// Says what can be known to be odd before anything is trained.
     fn look_ahead(&self, epochs: Epochs, spectator: &mut dyn Spectator) {
         if let Method::Dynamic(method) = &self.config.method
-            && method.epoch_end.unwrap_or(epochs.of_run) <= method.epoch_start + 1.0
+            && method.epoch_end.map_or(epochs.of_run, |end| end.min(epochs.of_run))
+                <= method.epoch_start + 1.0
         {
             spectator.warn(format!(
                 "the run has {:.1} epochs, and the threshold grows from epoch {} on: it will stay at {}",
@@ -442,33 +500,24 @@ impl Run {
                 let warnings = progress.watch.after_window(at, &progress.since_line);
                 warnings.into_iter().for_each(|warning| spectator.warn(warning));
             }
-            let record = self.record(learner, progress.since_line.clone(), epochs, Some(step));
+            let record = self.record(learner, progress, progress.since_line.clone(), epochs);
             Files::append(&mut self.files.metrics, &record.json("train"))?;
-            spectator.line(&record);
         }
         Ok(())
     }
 
-    fn record(&self, learner: &Learner, window: Window, epochs: Epochs, step: Option<&Step>) -> Record {
-        let calibration = learner.teacher.as_ref().and_then(|teacher| teacher.calibration.as_ref());
+    fn record(&self, learner: &Learner, progress: &Progress, window: Window, epochs: Epochs) -> Record {
         Record {
             iteration: learner.iteration,
             epoch: learner.iteration as f64 / epochs.batches as f64,
             lr: self.config.train.sgd(learner.iteration.saturating_sub(1)).learning_rate,
+            taught: learner.teacher.is_some(),
             window,
-            calibrator: calibration.and_then(|calibration| calibration.calibrator),
-            threshold: match step {
-                Some(step) => step.threshold,
-                None => learner.threshold(&self.config, self.position_of(learner, epochs), epochs),
-            },
+            calibrator: learner.calibrator(),
+            threshold: learner.threshold(&self.config, progress.position, epochs),
             student: None,
             teacher: None,
         }
-    }
-
-    fn position_of(&self, learner: &Learner, epochs: Epochs) -> Position {
-        let batches = epochs.batches as u64;
-        Position { epoch: learner.iteration / batches, batch: (learner.iteration % batches) as usize }
     }
 
     fn evaluate(
@@ -479,9 +528,8 @@ impl Run {
         watch: &mut Stopwatch,
         spectator: &mut dyn Spectator,
     ) -> Result<Record, TrainError> {
-        let mut record = self.record(learner, progress.since_evaluation.clone(), epochs, None);
+        let mut record = self.record(learner, progress, progress.since_evaluation.clone(), epochs);
         if self.data.test.is_some() {
-            spectator.evaluating();
             let plain = burn::module::Module::valid(&learner.student);
             record.student = self.average_precision(&plain, watch, spectator)?;
             if let Some(teacher) = &learner.teacher {
@@ -512,10 +560,16 @@ impl Run {
         let Some(Part { dataset, folder, .. }) = &self.data.test else { return Ok(None) };
         watch.time(Phase::Evaluate, || {
             let on_bad_image = self.config.data.on_bad_image.into();
-            let found =
-                detect_all(detector, &self.model.input, (dataset, folder), on_bad_image, &mut || {
-                    spectator.go_on()
-                })?;
+            let (mut images, of) = (0, dataset.images().len());
+            let mut go_on = || {
+                images += 1;
+                spectator.evaluating(images, of);
+                spectator.go_on()
+            };
+            let found = detect_all(detector, &self.model.input, (dataset, folder), on_bad_image, &mut go_on)?;
+            for skipped in &found.skipped {
+                spectator.warn(skipped.to_string());
+            }
             let classes = classes_in(&self.model.categories, dataset);
             Ok(Some(evaluate(dataset, &found.detections, &classes)))
         })
@@ -528,28 +582,64 @@ impl Run {
 
     /// Keeps everything, and says so.
     fn interrupted(&self, learner: &Learner, progress: &Progress) -> TrainError {
-        match self.checkpoints.write_last(learner, &self.model, progress) {
+        match self.keep(learner, progress) {
             Ok(()) => self.interrupted_error(learner),
-            Err(error) => error.into(),
+            Err(error) => error,
         }
     }
 
-    /// Keeps the state before the iteration, unless the weights were already lost.
+    fn keep(&self, learner: &Learner, progress: &Progress) -> Result<(), TrainError> {
+        self.files.sync()?;
+        Ok(self.checkpoints.write_last(learner, &self.model, progress)?)
+    }
+
+    /// Keeps the state before the iteration.
     fn not_finite(
         &self,
         learner: &Learner,
         progress: &Progress,
-        losses: Vec<(Term, f32)>,
+        NotFinite { what, losses }: NotFinite,
         images: &[usize],
     ) -> TrainError {
-        let kept = match crate::optim::is_finite(&learner.student) {
-            true => match self.checkpoints.write_last(learner, &self.model, progress) {
-                Ok(()) => Some(self.checkpoints.last()),
-                Err(error) => return error.into(),
-            },
-            false => None,
-        };
+        if let Err(error) = self.keep(learner, progress) {
+            return error;
+        }
         let images = images.iter().map(|&image| self.image(image).file_name.clone()).collect();
-        TrainError::NotFinite { iteration: learner.iteration + 1, losses, images, kept }
+        let (iteration, kept) = (learner.iteration + 1, self.checkpoints.last());
+        TrainError::NotFinite { what, iteration, losses, images, kept }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of iterations that were not kept, evaluations that were not kept, and lines that are not whole
+    /// are forgotten when a run goes on.
+    #[test]
+    fn lines_after_the_checkpoint_are_forgotten() {
+        let run = tempfile::tempdir().expect("a temporary folder");
+        let line = |event: &str, at: u64| format!("{{\"event\":\"{event}\",\"iteration\":{at}}}\n");
+        let metrics = [line("train", 10), line("evaluation", 10), line("train", 20), line("evaluation", 20)];
+        fs::write(run.path().join(METRICS), metrics.concat() + &line("train", 30) + "{\"event\":\"tr")
+            .expect("it can be written");
+        let heading = Record::csv_heading();
+        let row = |at: u64| at.to_string() + &",0".repeat(heading.split(',').count() - 1);
+        let rows = [heading.clone(), row(10), row(20), "1".to_owned()].join("\n");
+        fs::write(run.path().join(RESULTS), rows).expect("it can be written");
+
+        drop(Files::open(run.path(), 20, 10).expect("the files can be opened"));
+        let read = |name: &str| fs::read_to_string(run.path().join(name)).expect("it can be read");
+        assert_eq!(read(METRICS), metrics[..3].concat());
+        assert_eq!(read(RESULTS), [heading, row(10)].join("\n") + "\n");
+    }
+
+    #[test]
+    fn a_folder_is_held_by_one_at_a_time() {
+        let run = tempfile::tempdir().expect("a temporary folder");
+        let held = lock(run.path()).expect("nobody else is here");
+        assert!(matches!(lock(run.path()), Err(TrainError::Running { .. })));
+        drop(held);
+        assert!(lock(run.path()).is_ok());
     }
 }

@@ -3,11 +3,11 @@
 use burn::Tensor;
 use burn::module::Module;
 use burn::tensor::{Device, TensorData};
-use lacuna_boxes::{Affine, Detection, Score};
+use lacuna_boxes::{Detection, Score};
 use lacuna_calib::{CalibrationQueue, Confidence, NoFit, Platt};
 use lacuna_data::Object;
 use lacuna_data::batch::{Batch, Position, View};
-use lacuna_models::{Detector, Images, LossOptions, NegativeWeight, Target, Term, ops};
+use lacuna_models::{Detector, Images, LossOptions, Losses, NegativeWeight, Target, Term, ops};
 use lacuna_random::{Purpose, Rng};
 
 use crate::config::{BeforeFirstFit, Calibrated, Method, RunConfig};
@@ -73,6 +73,8 @@ pub struct Step {
     pub pseudo_labels: Vec<Vec<Detection>>,
     /// What the candidates had to be above; `None` when none was let through.
     pub threshold: Option<Threshold>,
+    /// The calibrator that there was, be it used or not.
+    pub calibrator: Option<Platt>,
     /// What came of fitting the calibrator, if it was time.
     pub refit: Option<Refit>,
 }
@@ -84,9 +86,11 @@ pub struct Refit {
     pub judged: usize,
 }
 
-/// A loss from which there is no way on.
+/// An iteration from which there is no way on.
 #[derive(Debug)]
 pub struct NotFinite {
+    /// The loss or its gradient.
+    pub what: &'static str,
     pub losses: Vec<(Term, f32)>,
 }
 
@@ -105,9 +109,9 @@ impl Learner {
         Self { student, teacher, optimizer: Optimizer::new(config.train.gradient_norm_max), iteration: 0 }
     }
 
-    /// One iteration. Nothing has changed when the loss is not finite.
+    /// One iteration. When the loss or its gradient is not finite, nothing has changed.
     ///
-    /// `ids` are the images' own; `epochs` is how many of them the run has in all.
+    /// `ids` are the images' own.
     pub fn step(
         self,
         config: &RunConfig,
@@ -118,57 +122,69 @@ impl Learner {
     ) -> (Self, Result<Step, NotFinite>) {
         let Batch { at, objects: annotations, mut views, .. } = batch;
         let student_view = views.pop().expect("a batch has a view for the student");
-        let to_student = student_view.to_view.clone();
 
         // The teacher looks at the weak view. What is near an annotation of its class is judged; the rest
-        // may be missing boxes, and those the calibrated teacher is sure of become pseudo labels.
+        // may be missing boxes, and those that the calibrated teacher is sure of become pseudo labels.
         let found = watch.time(Phase::Teacher, || self.detect(config, views.pop()));
-        let (splits, pseudo_labels, threshold) = watch.time(Phase::Judge, || {
-            let splits = split(config, &found, &annotations, &to_student);
-            let threshold = self.threshold(config, at, epochs);
-            let of_image = |split: &Split| select(&split.candidates, threshold);
-            let pseudo_labels: Vec<_> = splits.iter().map(of_image).collect();
-            (splits, pseudo_labels, threshold)
-        });
+        let (splits, calibrator) = (split(config, &found, &annotations, &student_view), self.calibrator());
+        let threshold = self.threshold(config, at, epochs);
+        let pseudo_labels: Vec<_> = splits.iter().map(|split| select(&split.candidates, threshold)).collect();
 
-        // The student learns the strong view, with annotations and pseudo labels alike.
+        // The student learns the strong view, from annotations and pseudo labels alike.
         let targets = targets(&annotations, &pseudo_labels);
-        let mut rngs: Vec<Rng> =
-            ids.iter().map(|&id| Rng::new(Purpose::Sampling, config.train.seed, at.epoch, id)).collect();
-        let focal_iou = config.method.focal_iou();
-        let weight = |iou: f32| focal_iou.weight(iou);
-        let slope = |iou: f32| focal_iou.slope(iou);
-        let negative_weight = (focal_iou.enabled && self.iteration >= focal_iou.start_iteration).then(|| {
-            let (iou_of, rpn, proposals) = (focal_iou.iou_of, focal_iou.rpn, focal_iou.proposals);
-            NegativeWeight { weight: &weight, slope: &slope, iou_of, rpn, proposals }
-        });
-        let options = LossOptions { normalization: config.train.normalization, negative_weight };
+        let rngs = ids.iter().map(|&id| Rng::new(Purpose::Sampling, config.train.seed, at.epoch, id));
         let losses = watch.time(Phase::Forward, || {
-            let images = images(student_view, &Device::flex().autodiff());
-            self.student.loss(&images, &targets, &options, &mut rngs)
+            self.loss(config, student_view, &targets, &mut rngs.collect::<Vec<_>>())
         });
         let terms: Vec<(Term, f32)> =
             losses.0.iter().map(|(term, loss)| (*term, ops::values(loss.clone())[0])).collect();
         if terms.iter().any(|(_, loss)| !loss.is_finite()) {
-            return (self, Err(NotFinite { losses: terms }));
+            return (self, Err(NotFinite { what: "loss", losses: terms }));
         }
         let gradients = watch.time(Phase::Backward, || losses.total().backward());
         drop(losses);
 
-        // The student steps, the teacher follows, and every so often the calibrator is fitted again.
-        let sgd = config.train.sgd(self.iteration);
-        let Self { student, mut optimizer, teacher, iteration } = self;
-        let student = watch.time(Phase::Sgd, || optimizer.step(student, gradients, sgd));
-        let teacher = watch.time(Phase::Ema, || {
-            let (settings, _) = config.method.teaching()?;
-            let Teacher { detector, calibration } = teacher?;
-            let detector = update_teacher(detector, &student, settings.momentum(iteration));
-            Some(Teacher { detector, calibration })
-        });
+        // The student steps, and the teacher follows.
+        let Self { student, teacher, mut optimizer, iteration } = self;
+        let sgd = config.train.sgd(iteration);
+        let (student, stepped) = watch.time(Phase::Sgd, || optimizer.step(student, gradients, sgd));
+        if !stepped {
+            let unchanged = Self { student, teacher, optimizer, iteration };
+            return (unchanged, Err(NotFinite { what: "gradient", losses: terms }));
+        }
+        let teacher = watch.time(Phase::Ema, || follow(config, teacher, &student, iteration));
         let mut learner = Self { student, teacher, optimizer, iteration: iteration + 1 };
-        let refit = watch.time(Phase::Judge, || learner.refit(config, &splits));
+
+        // What was judged joins the queue, to which the calibrator is fitted every so often.
+        let refit = watch.time(Phase::Calibrate, || {
+            let calibration = learner.teacher.as_mut()?.calibration.as_mut()?;
+            splits.iter().for_each(|split| calibration.queue.push(split.judged.clone()));
+            calibration.refit(config, learner.iteration)
+        });
         let detections = found.iter().map(Vec::len).sum();
-        (learner, Ok(Step { losses: terms, detections, splits, pseudo_labels, threshold, refit }))
+        let step = Step { losses: terms, detections, splits, pseudo_labels, threshold, calibrator, refit };
+        (learner, Ok(step))
+    }
+
+    /// What the student's view costs it.
+    fn loss(&self, config: &RunConfig, view: View, targets: &[Vec<Target>], rngs: &mut [Rng]) -> Losses {
+        let focal_iou = config.method.focal_iou();
+        let (weight, slope) = (|iou: f32| focal_iou.weight(iou), |iou: f32| focal_iou.slope(iou));
+        let weighs = focal_iou.enabled && self.iteration >= focal_iou.start_iteration;
+        let negative_weight = weighs.then_some(NegativeWeight {
+            weight: &weight,
+            slope: &slope,
+            iou_of: focal_iou.iou_of,
+            rpn: focal_iou.rpn,
+            proposals: focal_iou.proposals,
+        });
+        let options = LossOptions { normalization: config.train.normalization, negative_weight };
+        self.student.loss(&images(view, &Device::flex().autodiff()), targets, &options, rngs)
+    }
+
+    /// The calibrator as it is now, if there is one.
+    pub(crate) fn calibrator(&self) -> Option<Platt> {
+        self.teacher.as_ref()?.calibration.as_ref()?.calibrator
     }
 
     /// The teacher's detections in the weak view, above its floor.
@@ -194,8 +210,7 @@ impl Learner {
                 Some(Threshold::Score(Score(method.threshold(epoch, epochs.of_run))))
             }
             Method::Calibrated(Calibrated { confidence_min, before_first_fit, .. }) => {
-                let calibration = self.teacher.as_ref()?.calibration.as_ref()?;
-                let calibrator = match (calibration.calibrator, before_first_fit) {
+                let calibrator = match (self.calibrator(), before_first_fit) {
                     (Some(calibrator), _) => calibrator,
                     (None, BeforeFirstFit::Identity) => Platt::IDENTITY,
                     (None, BeforeFirstFit::Nothing) => return None,
@@ -204,26 +219,37 @@ impl Learner {
             }
         }
     }
+}
 
-    /// Adds what was judged to the queue; every T iterations fits the calibrator to it. A fit in which
-    /// confidence falls as the score grows is not used, nor is none at all: the old calibrator stays.
-    fn refit(&mut self, config: &RunConfig, splits: &[Split]) -> Option<Refit> {
+impl Calibration {
+    /// Fits the calibrator to the queue if it is time. A fit in which confidence falls as the score grows is
+    /// not used: the old calibrator stays, as it does when nothing can be fitted.
+    fn refit(&mut self, config: &RunConfig, iteration: u64) -> Option<Refit> {
         let Method::Calibrated(Calibrated { refit_every, .. }) = config.method else { return None };
-        let calibration = self.teacher.as_mut()?.calibration.as_mut()?;
-        for split in splits {
-            calibration.queue.push(split.judged.clone());
-        }
-        if !self.iteration.is_multiple_of(refit_every) {
+        if !iteration.is_multiple_of(refit_every) {
             return None;
         }
-        let fit = Platt::fit(calibration.queue.judged());
+        let fit = Platt::fit(self.queue.judged());
         if let Ok(fit) = fit
             && fit.w > 0.0
         {
-            calibration.calibrator = Some(fit);
+            self.calibrator = Some(fit);
         }
-        Some(Refit { fit, judged: calibration.queue.judged().count() })
+        Some(Refit { fit, judged: self.queue.judged().count() })
     }
+}
+
+/// The teacher after the student's step.
+fn follow(
+    config: &RunConfig,
+    teacher: Option<Teacher>,
+    student: &Detector,
+    iteration: u64,
+) -> Option<Teacher> {
+    let (settings, _) = config.method.teaching()?;
+    let Teacher { detector, calibration } = teacher?;
+    let detector = update_teacher(detector, student, settings.momentum(iteration));
+    Some(Teacher { detector, calibration })
 }
 
 /// How long the epochs are, and how many there are.
@@ -245,22 +271,13 @@ fn split(
     config: &RunConfig,
     found: &[Vec<Detection>],
     annotations: &[Vec<Object>],
-    to_student: &[Affine],
+    student_view: &View,
 ) -> Vec<Split> {
     let Some((_, overlap)) = config.method.teaching() else {
         return vec![Split::default(); annotations.len()];
     };
-    let of_image = |((found, annotations), to_student): ((&Vec<Detection>, &Vec<Object>), &Affine)| {
-        let mut split = split_by_overlap(found, annotations, &overlap);
-        if let Some(side) = overlap.min_side {
-            split.candidates.retain(|candidate| {
-                let in_view = to_student.apply(candidate.bounds);
-                in_view.width() > side && in_view.height() > side
-            });
-        }
-        split
-    };
-    found.iter().zip(annotations).zip(to_student).map(of_image).collect()
+    let images = found.iter().zip(annotations).zip(&student_view.to_view);
+    images.map(|((found, given), to_view)| split_by_overlap(found, given, &overlap, *to_view)).collect()
 }
 
 fn select(candidates: &[Detection], threshold: Option<Threshold>) -> Vec<Detection> {

@@ -20,7 +20,7 @@ const FLOOD: f64 = 4.0;
 pub struct Watch {
     /// Iterations since there was a pseudo label.
     without_pseudo_labels: u64,
-    /// Whether the teacher has ever found something in most images.
+    /// Whether the teacher has ever found something in every other image.
     detected: bool,
     told: Told,
 }
@@ -111,6 +111,7 @@ mod tests {
             splits: vec![Split::default()],
             pseudo_labels: vec![vec![label; pseudo_labels]],
             threshold: None,
+            calibrator: None,
             refit,
         }
     }

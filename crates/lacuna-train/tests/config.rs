@@ -105,6 +105,12 @@ fn values_are_checked_before_any_work() {
         ("views.short_side=[800, 400]", "--set: `views.short_side` must be two sizes, ascending, from 1 to"),
         ("detector.width=33", "--set: `detector.width` must be a multiple of 32"),
         ("detector.backbone.norm=frozen", "--set: `detector.backbone.norm` must be \"group\" or \"batch\""),
+        ("method.overlap.iou_low=0", "--set: `method.overlap.iou_low` must be above 0, up to 1"),
+        ("method.confidence_min=1", "--set: `method.confidence_min` must be from 0 to below 1"),
+        (
+            "method.teacher.score_min=0.01",
+            "--set: `method.teacher.score_min` must be from `detector.post_process.score_min` to below 1",
+        ),
         ("train=3", "--set: `train` is a table, not 3"),
         ("train.lr", "--set: `train.lr` is not of the form `key=value`"),
     ] {
@@ -115,6 +121,10 @@ fn values_are_checked_before_any_work() {
     assert!(missing.starts_with("run.toml:1: `data.train.path` must be given"), "{missing}");
     let missing = refused(&edited("name = \"calibrated\"", ""), &[]);
     assert!(missing.starts_with("run.toml:15: `method.name` is missing; it is one of"), "{missing}");
+    let huge = refused(&edited("lr = 0.02", "seed = 18446744073709551615"), &[]);
+    assert!(huge.starts_with("run.toml:13: "), "{huge}");
+    let misspelt = refused(&edited("[detector]", "[detectr]"), &[]);
+    assert_eq!(misspelt, "run.toml:4: there is no table `[detectr]` | did you mean `detector`?");
     let syntax = parse(&edited("lr = 0.02", "lr = 0.0.2")).expect_err("it is no TOML");
     assert_eq!(syntax.place, Place::Line { path: "run.toml".into(), line: 13 });
 }
@@ -134,6 +144,7 @@ fn only_what_changes_results_tells_runs_apart() {
     let config = parse(SMALL).expect("it is right");
     let with = |set: &str| parse_with(SMALL, &[set]).expect("it is right");
     assert_eq!(config.difference(&with("train.workers=3")), None);
+    assert_eq!(config.difference(&with("data.on_bad_image=skip")), None);
     assert_eq!(config.difference(&with("data.train.path=elsewhere.json")), None);
     assert_eq!(config.difference(&with("train.seed=1")), Some("train.seed".into()));
     assert_eq!(

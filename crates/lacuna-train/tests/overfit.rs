@@ -127,7 +127,7 @@ fn learns(config: &DetectorConfig, steps: usize, learning_rate: f32) {
         let warm_up = ((step + 1) as f32 / 20.0).min(1.0);
         let decay = if step * 4 >= steps * 3 { 0.1 } else { 1.0 };
         let sgd = Sgd { learning_rate: learning_rate * warm_up * decay, momentum: 0.9, weight_decay: 1e-4 };
-        student = optimizer.step(student, gradients, sgd);
+        (student, _) = optimizer.step(student, gradients, sgd);
     }
     let teacher = student.valid();
     let all: Vec<&Made> = made.iter().collect();

@@ -93,6 +93,7 @@ fn training_was_refused(error: &TrainError) -> bool {
         TrainError::Model(_)
         | TrainError::NotARun { .. }
         | TrainError::OtherConfig { .. }
+        | TrainError::OtherData { .. }
         | TrainError::Running { .. } => true,
         TrainError::Checkpoint(_)
         | TrainError::Write { .. }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use lacuna_calib::Platt;
 use lacuna_train::config::RunConfig;
 use lacuna_train::data::Data;
 use lacuna_train::metrics::{Record, Window};
@@ -38,8 +39,6 @@ struct Shown {
     began: (Instant, u64),
     images: u64,
     next_line: Instant,
-    /// What the last record said that a window does not.
-    said: String,
 }
 
 impl Shown {
@@ -52,7 +51,6 @@ impl Shown {
             began: (now, 0),
             images: 0,
             next_line: now,
-            said: String::new(),
         }
     }
 
@@ -72,13 +70,17 @@ impl Shown {
         (self.images as f64 / passed.max(1e-9), left as u64)
     }
 
-    fn status(&self, iteration: u64, window: &Window) -> String {
+    fn status(&self, iteration: u64, window: &Window, calibrator: Option<Platt>) -> String {
         let (speed, _) = self.speed(iteration);
-        let mut status = format!("{speed:.1} images/s, loss {:.3}", window.loss());
-        if window.detections > 0 || window.pseudo_labels > 0 {
+        let terms: Vec<String> = window.terms().map(|(name, loss)| format!("{name} {loss:.3}")).collect();
+        let mut status = format!("{speed:.1} images/s, loss {:.3} ({})", window.loss(), terms.join(", "));
+        if window.detections > 0 {
             status += &format!(", {:.2} pseudo boxes per image", window.per_image(window.pseudo_labels));
         }
-        status + &self.said
+        if let Some(Platt { w, b }) = calibrator {
+            status += &format!(", calibrator w {w:.2} b {b:+.2}");
+        }
+        status
     }
 }
 
@@ -116,29 +118,26 @@ impl Spectator for Shown {
         self.next_line = Instant::now() + BETWEEN_LINES;
     }
 
-    fn iteration(&mut self, iteration: u64, images: usize, window: &Window) {
+    fn iteration(&mut self, iteration: u64, images: usize, window: &Window, calibrator: Option<Platt>) {
         self.images += images as u64;
         if let Some(bar) = &self.bar {
-            bar.set_message(self.status(iteration, window));
+            bar.set_message(self.status(iteration, window, calibrator));
             bar.set_position(iteration);
         } else if Instant::now() >= self.next_line {
             self.next_line = Instant::now() + BETWEEN_LINES;
             let (at, of) = (thousands(iteration as usize), thousands(self.iterations as usize));
             let left = self.speed(iteration).1;
-            self.say(&format!("{at} / {of}, {left} s left, {}", self.status(iteration, window)));
+            self.say(&format!("{at} / {of}, {left} s left, {}", self.status(iteration, window, calibrator)));
         }
     }
 
-    fn line(&mut self, record: &Record) {
-        self.said = match record.calibrator {
-            Some(calibrator) => format!(", calibrator w {:.2} b {:+.2}", calibrator.w, calibrator.b),
-            None => String::new(),
-        };
-    }
-
-    fn evaluating(&mut self) {
+    fn evaluating(&mut self, images: usize, of: usize) {
+        let line = format!("evaluating, image {} of {}", thousands(images), thousands(of));
         if let Some(bar) = &self.bar {
-            bar.set_message("evaluating");
+            bar.set_message(line);
+        } else if Instant::now() >= self.next_line {
+            self.next_line = Instant::now() + BETWEEN_LINES;
+            self.say(&line);
         }
     }
 

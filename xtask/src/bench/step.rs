@@ -209,7 +209,7 @@ impl Work {
         drop(images);
         let gradients = losses.total().backward();
         let sgd = Sgd { learning_rate: 1e-3, momentum: 0.9, weight_decay: 1e-4 };
-        let student = self.optimizer.step(student, gradients, sgd);
+        let (student, _) = self.optimizer.step(student, gradients, sgd);
         self.teacher = Some(update_teacher(teacher, &student, 0.999));
         self.student = Some(student);
     }

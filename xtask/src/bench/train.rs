@@ -9,11 +9,12 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
+use lacuna_calib::Platt;
 use lacuna_data::output::{IfExists, NewFolder};
 use lacuna_data::synth::{SynthConfig, fill_folder};
 use lacuna_train::config::{RunConfig, Source};
 use lacuna_train::data::Data;
-use lacuna_train::metrics::{Record, Window};
+use lacuna_train::metrics::Window;
 use lacuna_train::phases::Phase;
 use lacuna_train::runner::{Begin, Spectator, train};
 use serde_json::json;
@@ -84,14 +85,11 @@ struct Alternating {
 }
 
 impl Spectator for Alternating {
-    fn go_on(&mut self) -> bool {
-        true
-    }
-    fn warn(&mut self, _: String) {}
     fn begins(&mut self, _: &Data, _: u64) {
         self.resumed = Instant::now();
     }
-    fn iteration(&mut self, iteration: u64, _: usize, _: &Window) {
+
+    fn iteration(&mut self, iteration: u64, _: usize, _: &Window, _: Option<Platt>) {
         if !iteration.is_multiple_of(AT_A_TIME) {
             return;
         }
@@ -106,9 +104,6 @@ impl Spectator for Alternating {
         }
         self.resumed = Instant::now();
     }
-    fn line(&mut self, _: &Record) {}
-    fn evaluating(&mut self) {}
-    fn evaluated(&mut self, _: &Record) {}
 }
 
 fn iterations(case: &Case, data: &Path, options: &Options) -> anyhow::Result<()> {
@@ -157,21 +152,13 @@ struct Resident {
 }
 
 impl Spectator for Resident {
-    fn go_on(&mut self) -> bool {
-        true
-    }
-    fn warn(&mut self, _: String) {}
-    fn begins(&mut self, _: &Data, _: u64) {}
-    fn iteration(&mut self, iteration: u64, _: usize, _: &Window) {
+    fn iteration(&mut self, iteration: u64, _: usize, _: &Window, _: Option<Platt>) {
         match iteration {
             200 => self.early = resident_bytes().unwrap_or(0),
             2000 => self.late = resident_bytes().unwrap_or(0),
             _ => {}
         }
     }
-    fn line(&mut self, _: &Record) {}
-    fn evaluating(&mut self) {}
-    fn evaluated(&mut self, _: &Record) {}
 }
 
 fn memory(data: &Path, options: &Options) -> anyhow::Result<()> {

@@ -577,6 +577,11 @@ fn plain(x: Tensor<1>) -> FlexTensor {
     x.try_into_primitive::<Flex>().unwrap_or_else(|error| panic!("a plain Flex tensor: {error:?}"))
 }
 
+pub(super) fn sum_of_squares(updates: &[Update]) -> f64 {
+    let gradients: Vec<_> = updates.iter().map(|update| dense(plain(update.gradient.clone()))).collect();
+    lacuna_kernels::sum_of_squares(&gradients.iter().map(floats).collect::<Vec<_>>())
+}
+
 pub(super) fn sgd_step(updates: Vec<Update>, sgd: Sgd) -> Vec<(Tensor<1>, Tensor<1>)> {
     let mut all: Vec<_> = updates
         .into_iter()

@@ -345,6 +345,19 @@ pub struct Update {
     pub velocity: Tensor<1>,
 }
 
+/// The length of all gradients together.
+pub fn gradient_norm(updates: &[Update]) -> f64 {
+    let squares = match updates.first() {
+        Some(first) if is_flex(&first.gradient.device()) => flex::sum_of_squares(updates),
+        _ => {
+            let gradients: Vec<Vec<f32>> =
+                updates.iter().map(|update| values(update.gradient.clone())).collect();
+            lacuna_kernels::sum_of_squares(&gradients.iter().map(Vec::as_slice).collect::<Vec<_>>())
+        }
+    };
+    squares.sqrt()
+}
+
 /// One step of SGD over all parameters at once: the new parameters and velocities, in the memory of
 /// the old ones where nothing else holds it (take a `Param`'s tensor by `consume`, as `val` leaves
 /// another holder behind), else in one copy.

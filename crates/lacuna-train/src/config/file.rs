@@ -94,8 +94,10 @@ impl RunConfig {
     }
 }
 
-/// Where the data lies, who prepares it and how often the run is saved does not change its results.
-const WITHOUT_EFFECT: [&str; 7] = [
+/// Where the data lies (what it is, a run knows by itself), who prepares it, how often the run is saved and
+/// whether it stops at an image that cannot be read does not change its results so far.
+const WITHOUT_EFFECT: [&str; 8] = [
+    "data.on_bad_image",
     "data.train.path",
     "data.train.images",
     "data.test.path",
@@ -124,19 +126,20 @@ impl<'a> Given<'a> {
     fn read(source: Source<'a>) -> Result<Self, ConfigError> {
         let Source { path, text, set } = source;
         let line_of = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
-        let table = DeTable::parse(text).map_err(|error| {
+        let at_its_place = |error: toml::de::Error| {
             let place = match error.span() {
                 Some(span) => Place::Line { path: path.into(), line: line_of(span.start) },
                 None => Place::File { path: path.into() },
             };
             ConfigError { place, problem: error.message().to_owned(), hint: None }
-        })?;
+        };
+        let table = DeTable::parse(text).map_err(at_its_place)?;
         let mut places = HashMap::new();
         let mut note = |key: String, at: usize| {
             places.insert(key, Place::Line { path: path.into(), line: line_of(at) });
         };
         note_places("", table.get_ref(), &mut note);
-        let mut values: Table = toml::from_str(text).expect("it was parsed before");
+        let mut values: Table = toml::from_str(text).map_err(at_its_place)?;
         for assignment in set {
             let wrong = |problem: String| ConfigError { place: Place::Set, problem, hint: None };
             let (key, value) = assignment.split_once('=').ok_or_else(|| {
@@ -194,6 +197,8 @@ impl<'a> Given<'a> {
 
     /// The defaults with what was said laid over them.
     fn config(&self) -> Result<RunConfig, ConfigError> {
+        // A table whose name is misspelt is not missed: it is named.
+        self.check_tables()?;
         let kind = self.word("detector.kind", &["retinanet", "fcos", "fasterrcnn"], None)?;
         let depths: [&str; 5] = ["resnet10", "resnet18", "resnet34", "resnet50", "resnet101"];
         let depth = self.word("detector.backbone.depth", &depths, Some("resnet50"))?;
@@ -235,18 +240,30 @@ impl<'a> Given<'a> {
         })
     }
 
+    fn check_tables(&self) -> Result<(), ConfigError> {
+        let known = ["data", "detector", "start", "views", "train", "method"].map(str::to_owned);
+        match self.values.keys().find(|key| !known.contains(key)) {
+            Some(key) => Err(self.unknown("", key, &known)),
+            None => Ok(()),
+        }
+    }
+
+    fn unknown(&self, above: &str, key: &str, known: &[String]) -> ConfigError {
+        let hint = nearest(key, known)
+            .map_or_else(|| format!("its keys are `{}`", known.join("`, `")), did_you_mean);
+        let problem = match above {
+            "" => format!("there is no table `[{key}]`"),
+            above => format!("there is no key `{key}` in `[{above}]`"),
+        };
+        ConfigError { hint: Some(hint), ..self.error(&join(above, key), problem) }
+    }
+
     fn lay_over(&self, above: &str, onto: &mut Table, said: &Table) -> Result<(), ConfigError> {
         for (key, value) in said {
             let path = join(above, key);
             let Some(old) = onto.get_mut(key) else {
                 let known: Vec<String> = onto.keys().cloned().collect();
-                let hint = nearest(key, &known)
-                    .map_or_else(|| format!("its keys are `{}`", known.join("`, `")), did_you_mean);
-                let problem = match above {
-                    "" => format!("there is no table `[{key}]`"),
-                    above => format!("there is no key `{key}` in `[{above}]`"),
-                };
-                return Err(ConfigError { hint: Some(hint), ..self.error(&path, problem) });
+                return Err(self.unknown(above, key, &known));
             };
             match (old, value) {
                 (Value::Table(old), Value::Table(value)) => self.lay_over(&path, old, value)?,

@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
-use lacuna_boxes::{Detection, Score, iou};
+use lacuna_boxes::{Affine, Detection, Score, iou};
 use lacuna_calib::{Judged, Platt, Reliability};
 use lacuna_data::decode::{self, OnBadImage};
 use lacuna_data::draw::{Outline, draw};
@@ -18,7 +18,7 @@ use lacuna_train::evaluate::detect_all;
 use lacuna_train::metrics::FOUND_IOU_MIN;
 use lacuna_train::model::Model;
 use lacuna_train::pseudo::split_by_overlap;
-use lacuna_train::runner::{Begin, Finished};
+use lacuna_train::runner::{Begin, Finished, TrainError};
 use serde_json::json;
 
 use super::{shown, synth};
@@ -89,8 +89,12 @@ pub fn run(args: &Args) -> Result<()> {
     let run = |name: &str, text: &str| -> Result<(RunConfig, Finished)> {
         let config = config(name, text, &places, args)?;
         let folder = places.at(name);
-        let finished = training::train(config.clone(), &folder, Begin::New(IfExists::Refuse), Some(name))?;
-        Ok((config, finished))
+        match training::train(config.clone(), &folder, Begin::New(IfExists::Refuse), Some(name)) {
+            Ok(finished) => Ok((config, finished)),
+            // A demo is begun anew, not gone on with.
+            Err(TrainError::Interrupted { .. }) => Err(lacuna_data::Error::Interrupted.into()),
+            Err(error) => Err(error.into()),
+        }
     };
     let (_, baseline) = run("supervised", include_str!("../../../../configs/synth-supervised.toml"))?;
     let (config, calibrated) = run("calibrated", include_str!("../../../../configs/synth-calibrated.toml"))?;
@@ -99,6 +103,7 @@ pub fn run(args: &Args) -> Result<()> {
 
     let baseline = baseline.last.student.expect("the demo has a test set");
     let teacher = calibrated.last.teacher.expect("the demo has a test set and a teacher");
+    let student = calibrated.last.student.expect("the demo has a test set");
     let seconds = began.elapsed().as_secs();
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -111,6 +116,7 @@ pub fn run(args: &Args) -> Result<()> {
                        "hidden": hidden.annotations().len() },
             "baseline": ap(&baseline),
             "calibrated": ap(&teacher),
+            "calibrated_student": ap(&student),
             "recovered": { "precision": recovered.precision(), "recall": recovered.recall(),
                            "boxes": recovered.proposed },
             "ece": ece(judged),
@@ -119,7 +125,7 @@ pub fn run(args: &Args) -> Result<()> {
         writeln!(out, "{result}")?;
         return Ok(());
     }
-    write_report(&mut out, &places, (kept, hidden), (&baseline, &teacher), &completion, pictures)?;
+    write_report(&mut out, &places, (kept, hidden), [&baseline, &student, &teacher], &completion, pictures)?;
     writeln!(out, "\n{} min {} s", seconds / 60, seconds % 60)?;
     Ok(())
 }
@@ -207,7 +213,9 @@ fn complete(
     for (image, found) in in_test.detections.iter().enumerate() {
         let above: Vec<Detection> =
             found.iter().copied().filter(|found| found.score.0 > teacher.score_min).collect();
-        for Judged { score, right } in split_by_overlap(&above, &test.objects_of(image), &overlap).judged {
+        for Judged { score, right } in
+            split_by_overlap(&above, &test.objects_of(image), &overlap, Affine::IDENTITY).judged
+        {
             judged.add(score, calibrator, right);
         }
     }
@@ -267,7 +275,7 @@ fn write_report(
     out: &mut impl std::io::Write,
     places: &Places,
     (kept, hidden): (&Dataset, &Dataset),
-    (baseline, teacher): (&AveragePrecision, &AveragePrecision),
+    [baseline, student, teacher]: [&AveragePrecision; 3],
     completion: &Completion,
     pictures: usize,
 ) -> Result<()> {
@@ -275,7 +283,9 @@ fn write_report(
     writeln!(out, "{} images, {} boxes given, {} hidden", thousands(TRAIN_IMAGES), counts[0], counts[1])?;
     writeln!(out)?;
     let mut table = Table::new(["trained on the given boxes", "AP", "AP50"]);
-    for (name, ap) in [("supervised", baseline), ("Calibrated Teacher + Focal IoU", teacher)] {
+    let rows =
+        [("supervised", baseline), ("Calibrated Teacher + Focal IoU", teacher), ("  its student", student)];
+    for (name, ap) in rows {
         table.row([name.into(), percent(ap.ap), percent(ap.ap50)]);
     }
     write!(out, "{table}")?;

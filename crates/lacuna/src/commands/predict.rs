@@ -6,7 +6,7 @@ use anyhow::Result;
 use lacuna_boxes::Detection;
 use lacuna_data::decode::{self, RgbImage};
 use lacuna_data::draw::{Outline, draw};
-use lacuna_data::output::{IfExists, NewFolder, same_place, write_file};
+use lacuna_data::output::{IfExists, NewFolder, is_within, same_place, write_file};
 use lacuna_data::{Dataset, coco, layout};
 use lacuna_train::model::{Model, ModelConfig};
 use serde::Serialize;
@@ -21,7 +21,8 @@ use crate::table::thousands;
 /// Run a model over images; the result is a COCO results file
 ///
 /// Boxes are those of the image, [x, y, width, height], and scores the detector's own. A model that was
-/// trained with a calibrator adds the confidence of each: the probability that it is right.
+/// trained with a calibrator adds the confidence of each: the probability that it is right, as far as detections
+/// near an annotation tell.
 #[derive(clap::Args)]
 pub struct Args {
     /// A folder that `lacuna import` or `lacuna train` made
@@ -118,6 +119,15 @@ pub fn run(args: &Args) -> Result<()> {
         usage(&format!("the output would replace the image {}", input.path.display()));
     }
 
+    if let Some(folder) = &args.draw {
+        let inputs = inputs.iter().map(|input| &input.path);
+        let made_from = inputs.chain(&of_model).chain(&args.annotations).chain(&args.categories);
+        let beside = args.out.parent().map(Path::to_owned);
+        if let Some(input) = made_from.chain(&beside).find(|input| is_within(input, folder)) {
+            let (path, input) = (folder.clone(), input.clone());
+            return Err(lacuna_data::Error::ReplacesInput { path, input }.into());
+        }
+    }
     let pictures = args.draw.as_deref().map(|folder| NewFolder::create(folder, if_exists)).transpose()?;
 
     let progress = Progress::new("looking at images", inputs.len());
