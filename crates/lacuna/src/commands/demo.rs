@@ -13,7 +13,7 @@ use lacuna_data::synth::SynthConfig;
 use lacuna_data::{Dataset, coco};
 use lacuna_eval::{AveragePrecision, Recovered, recovered};
 use lacuna_train::complete::{Missing, candidates, completed};
-use lacuna_train::config::{Method, RunConfig, Source};
+use lacuna_train::config::{Calibrated, Method, RunConfig, Source};
 use lacuna_train::evaluate::detect_all;
 use lacuna_train::metrics::FOUND_IOU_MIN;
 use lacuna_train::model::Model;
@@ -26,15 +26,12 @@ use crate::progress::Progress;
 use crate::table::{Table, thousands};
 use crate::training::{self, percent};
 
-const TRAIN_IMAGES: usize = 1000;
+const TRAIN_IMAGES: usize = 100;
 const TEST_IMAGES: usize = 200;
 const HIDDEN_PERCENT: f64 = 50.0;
 
-/// Candidates with a confidence above this complete the annotations: the paper's τ_s.
-const COMPLETE_ABOVE: f32 = 0.7;
-
 /// So many pictures of recovered boxes are made.
-const PICTURES: usize = 24;
+const PICTURES: usize = 12;
 
 const GIVEN: [u8; 3] = [40, 200, 60];
 const RECOVERED: [u8; 3] = [230, 40, 40];
@@ -53,7 +50,8 @@ pub struct Args {
     #[arg(long, default_value_t = 0)]
     seed: u64,
 
-    /// Train each for so many iterations; the rest of the schedule goes along [default: the presets']
+    /// Train each for so many iterations; the steps of the learning rate and the first pseudo labels move
+    /// along [default: the presets']
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     iterations: Option<u64>,
 
@@ -228,7 +226,10 @@ fn complete(
         });
         of_candidates.add(detection.score, calibrator, right);
     }
-    let missing: Vec<Missing> = all.into_iter().filter(|m| m.confidence.0 > COMPLETE_ABOVE).collect();
+    let Method::Calibrated(Calibrated { confidence_min, .. }) = &config.method else {
+        unreachable!("the preset is of Calibrated Teacher")
+    };
+    let missing: Vec<Missing> = all.into_iter().filter(|m| m.confidence.0 > *confidence_min).collect();
     let of_image = |image: usize| {
         let added = missing.iter().filter(|missing| missing.image == image);
         let added: Vec<Detection> = added.map(|missing| missing.detection).collect();
