@@ -631,7 +631,7 @@ mod tests {
         drop(Files::open(run.path(), 20, 10).expect("the files can be opened"));
         let read = |name: &str| fs::read_to_string(run.path().join(name)).expect("it can be read");
         assert_eq!(read(METRICS), metrics[..3].concat());
-        assert_eq!(read(RESULTS), [heading, row(10)].join("\n") + "\n");
+        assert_eq!(read(RESULTS), [heading.clone(), row(10)].join("\n") + "\n");
     }
 
     #[test]

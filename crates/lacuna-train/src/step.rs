@@ -294,3 +294,89 @@ fn targets(annotations: &[Vec<Object>], pseudo_labels: &[Vec<Detection>]) -> Vec
     };
     annotations.iter().zip(pseudo_labels).map(of_image).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use lacuna_boxes::Box2;
+    use lacuna_calib::Judged;
+
+    use super::*;
+    use crate::config::Source;
+
+    const EPOCHS: Epochs = Epochs { batches: 10, of_run: 30.0 };
+
+    fn learner(method: &str) -> (Learner, RunConfig) {
+        let text = format!(
+            "[data.train]\npath = \"train.json\"\n[detector]\nkind = \"fcos\"\nwidth = 32\nhead_depth = 0\n\
+             [detector.backbone]\ndepth = \"resnet10\"\nwidth = 32\nnorm = \"group\"\nfrozen_stages = 0\n\
+             [method]\n{method}"
+        );
+        let source = Source { path: Path::new("test.toml"), text: &text, set: &[] };
+        let config = RunConfig::parse(source).unwrap_or_else(|error| panic!("{error}"));
+        let mut rng = Rng::new(Purpose::Weights, 0, 0, 0);
+        let student = config.detector.init(&Device::flex().autodiff(), &mut rng);
+        (Learner::new(student, &config), config)
+    }
+
+    fn threshold(method: &str, iteration: u64, epoch: u64) -> Option<Threshold> {
+        let (mut learner, config) = learner(method);
+        learner.iteration = iteration;
+        learner.threshold(&config, Position { epoch, batch: 0 }, EPOCHS)
+    }
+
+    #[test]
+    fn each_method_has_its_threshold() {
+        assert_eq!(threshold("name = \"supervised\"", 5, 0), None);
+        assert_eq!(threshold("name = \"fixed\"\nthreshold = 0.6", 0, 0), Some(Threshold::Score(Score(0.6))));
+        let dynamic = "name = \"dynamic\"\nthreshold_start = 0.5\nepoch_start = 2";
+        assert_eq!(threshold(dynamic, 0, 1), Some(Threshold::Score(Score(0.5))));
+        let Some(Threshold::Score(Score(later))) = threshold(dynamic, 0, 20) else { panic!("it has one") };
+        assert!((later - (0.5 + 0.5 * 18f32.ln() / 28f32.ln())).abs() < 1e-5, "{later}");
+        assert_eq!(threshold("name = \"calibrated\"", 5, 0), None);
+        let identity = "name = \"calibrated\"\nbefore_first_fit = \"identity\"";
+        let expected = Threshold::Confidence(Confidence(0.7), Platt::IDENTITY);
+        assert_eq!(threshold(identity, 5, 0), Some(expected));
+        let late = format!("{identity}\nteacher.start_iteration = 6");
+        assert_eq!((threshold(&late, 5, 0), threshold(&late, 6, 0)), (None, Some(expected)));
+    }
+
+    #[test]
+    fn candidates_above_the_threshold_become_pseudo_labels() {
+        let candidates = [0.5f32, 0.7, 0.8].map(|score| Detection {
+            bounds: Box2::new(0.0, 0.0, 9.0, 9.0),
+            class: 0,
+            score: Score(score),
+        });
+        assert_eq!(select(&candidates, None), []);
+        assert_eq!(select(&candidates, Some(Threshold::Score(Score(0.7)))), [candidates[2]]);
+        // A calibrator that is surer than the scores lets more through.
+        let surer = Threshold::Confidence(Confidence(0.7), Platt { w: 1.0, b: 1.0 });
+        assert_eq!(select(&candidates, Some(surer)), candidates);
+        assert_eq!(surer.as_score().map(|score| score.0 < 0.5), Some(true));
+    }
+
+    #[test]
+    fn the_calibrator_is_fitted_when_it_is_time_and_only_if_it_is_of_use() {
+        let (mut learner, config) = learner("name = \"calibrated\"\nrefit_every = 10");
+        let calibration = learner.teacher.as_mut().and_then(|teacher| teacher.calibration.as_mut());
+        let calibration = calibration.expect("the method calibrates");
+        let judged = |pairs: &[(f32, bool)]| -> Vec<Judged> {
+            pairs.iter().map(|&(score, right)| Judged { score: Score(score), right }).collect()
+        };
+        let rising =
+            judged(&[(0.4, false), (0.5, false), (0.6, true), (0.55, true), (0.7, false), (0.8, true)]);
+        calibration.queue.push(rising);
+        assert_eq!(calibration.refit(&config, 9), None);
+        let Some(Refit { fit: Ok(fit), judged: 6 }) = calibration.refit(&config, 10) else {
+            panic!("it is time, and there is something to fit")
+        };
+        assert_eq!(calibration.calibrator, Some(fit));
+        let falling = [(0.9, false), (0.85, false), (0.8, false), (0.45, true), (0.42, true), (0.41, true)];
+        (0..9).for_each(|_| calibration.queue.push(judged(&falling)));
+        let again = calibration.refit(&config, 20).expect("it is time");
+        assert!(again.fit.is_ok_and(|fit| fit.w < 0.0));
+        assert_eq!(calibration.calibrator, Some(fit), "the old one stays");
+    }
+}
