@@ -236,6 +236,9 @@ pub struct Overlap {
     /// No candidate overlaps an annotation of any class more than this.
     #[serde(with = "off")]
     pub cross_class_iou: Option<f32>,
+    /// No candidate overlaps a better one, of any class, more than this: an object is of one class.
+    #[serde(with = "off")]
+    pub candidate_iou: Option<f32>,
     /// No candidate covers more than this share of an annotation of its class, or is covered so far by one.
     #[serde(with = "off")]
     pub containment: Option<f32>,
@@ -289,6 +292,7 @@ impl Default for Overlap {
             iou_low: 0.6,
             iou_high: 0.75,
             cross_class_iou: Some(0.75),
+            candidate_iou: None,
             containment: Some(0.9),
             min_side: Some(10.0),
         }
@@ -468,7 +472,8 @@ impl RunConfig {
             let above = (floor..1.0).contains(&score_min);
             require(above, "method.teacher.score_min", "from `detector.post_process.score_min` to below 1")?;
             require((0.0..1.0).contains(&momentum_max), "method.teacher.momentum_max", "from 0 to below 1")?;
-            let Overlap { iou_low, iou_high, cross_class_iou, containment, min_side } = overlap;
+            let Overlap { iou_low, iou_high, cross_class_iou, candidate_iou, containment, min_side } =
+                overlap;
             require(share(iou_low) && iou_low > 0.0, "method.overlap.iou_low", "above 0, up to 1")?;
             require(
                 share(iou_high) && iou_low <= iou_high,
@@ -478,6 +483,11 @@ impl RunConfig {
             require(
                 cross_class_iou.is_none_or(share),
                 "method.overlap.cross_class_iou",
+                "from 0 to 1, or \"off\"",
+            )?;
+            require(
+                candidate_iou.is_none_or(share),
+                "method.overlap.candidate_iou",
                 "from 0 to 1, or \"off\"",
             )?;
             require(containment.is_none_or(share), "method.overlap.containment", "from 0 to 1, or \"off\"")?;

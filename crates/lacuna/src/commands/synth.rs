@@ -137,7 +137,8 @@ pub fn small() -> SynthConfig {
         seed: 0,
         width: 144..=216,
         height: 144..=216,
-        classes: vec![0, 1],
+        // Ball and tile.
+        classes: vec![0, 7],
         objects: 3..=5,
         side_min: 30.0,
         side_max: 0.4,
