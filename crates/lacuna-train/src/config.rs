@@ -370,6 +370,9 @@ impl Method {
     }
 }
 
+/// A key, and what it must be.
+type Broken = (String, String);
+
 impl RunConfig {
     /// The paper's run with this detector, backbone and method; where its data is remains to be said. As
     /// many detections are kept as COCO's evaluation looks at, and low scores, too.
@@ -421,7 +424,7 @@ impl RunConfig {
     }
 
     /// What is wrong with the values, first of all: the key, and what it must be.
-    fn check(&self) -> Result<(), (String, String)> {
+    fn check(&self) -> Result<(), Broken> {
         let require = |holds: bool, key: &str, rule: &str| {
             if holds { Ok(()) } else { Err((key.to_owned(), format!("must be {rule}"))) }
         };
@@ -548,10 +551,7 @@ impl TrainConfig {
         }
     }
 
-    fn check(
-        &self,
-        require: &dyn Fn(bool, &str, &str) -> Result<(), (String, String)>,
-    ) -> Result<(), (String, String)> {
+    fn check(&self, require: &dyn Fn(bool, &str, &str) -> Result<(), Broken>) -> Result<(), Broken> {
         let positive = |value: f32| value > 0.0 && value.is_finite();
         require(self.iterations > 0, "train.iterations", "1 at least")?;
         require((1..=4096).contains(&self.batch_size), "train.batch_size", "from 1 to 4096")?;

@@ -168,7 +168,7 @@ pub fn train(
             held = Some(lock(run)?);
             (learner, Progress::of(&data))
         }
-        Begin::Resume => match checkpoints.read(|| new(), &mut |warning| spectator.warn(warning))? {
+        Begin::Resume => match checkpoints.read(new, &mut |warning| spectator.warn(warning))? {
             Some((learner, progress)) => {
                 if let Some(what) = data.difference(&progress.data) {
                     return Err(TrainError::OtherData { path: run.to_owned(), what });

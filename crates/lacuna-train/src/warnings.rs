@@ -4,7 +4,7 @@ use lacuna_calib::Platt;
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::Window;
-use crate::step::{Refit, Step};
+use crate::step::{Refit, Step, Threshold};
 
 /// Iterations without a pseudo label that are a long time.
 const LONG: u64 = 1000;
@@ -40,7 +40,7 @@ impl Watch {
         let some = step.pseudo_labels.iter().any(|labels| !labels.is_empty()) || iteration <= start_iteration;
         self.without_pseudo_labels = if some { 0 } else { self.without_pseudo_labels + 1 };
         tell(&mut self.told.no_pseudo_labels, self.without_pseudo_labels >= LONG, &mut warnings, || {
-            let why = match (step.threshold, step.threshold.and_then(|t| t.as_score())) {
+            let why = match (step.threshold, step.threshold.and_then(Threshold::as_score)) {
                 (None, _) => {
                     "the calibrator has not been fitted yet: too few detections overlap an annotation, or all \
                      of them are right, or none"

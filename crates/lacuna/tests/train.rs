@@ -128,6 +128,9 @@ impl Place {
     }
 }
 
+/// Does something bad to a checkpoint.
+type Damage = fn(&Path);
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -304,7 +307,7 @@ fn a_run_that_is_interrupted_keeps_everything_and_says_how_to_go_on() {
 fn a_damaged_checkpoint_is_reported_and_the_one_before_is_used() {
     let place = Place::new(TINY);
     succeeded(&place.run("whole", &[]));
-    let damages: [(&str, fn(&Path)); 3] = [
+    let damages: [(&str, Damage); 3] = [
         ("a truncated file", |last| {
             let bytes = fs::read(last.join("student.safetensors")).unwrap();
             fs::write(last.join("student.safetensors"), &bytes[..bytes.len() / 2]).unwrap();
