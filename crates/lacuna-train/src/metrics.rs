@@ -23,7 +23,6 @@ pub struct Window {
     pub detections: u64,
     pub candidates: u64,
     pub pseudo_labels: u64,
-    /// Of judged detections, by their raw scores and by their confidences.
     raw: Reliability,
     calibrated: Reliability,
     recovered: Recovered,
@@ -75,6 +74,11 @@ impl Window {
 
     pub fn loss(&self) -> f64 {
         self.losses.iter().flatten().sum::<f64>() / self.iterations.max(1) as f64
+    }
+
+    /// Of judged detections, by their raw scores and, once there was a calibrator, by their confidences.
+    pub fn judged(&self) -> (&Reliability, &Reliability) {
+        (&self.raw, &self.calibrated)
     }
 
     pub fn per_image(&self, count: u64) -> f64 {

@@ -96,6 +96,8 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let (_, baseline) = run("supervised", include_str!("../../../../configs/synth-supervised.toml"))?;
     let (config, calibrated) = run("calibrated", include_str!("../../../../configs/synth-calibrated.toml"))?;
+    let (before, after) = calibrated.last.window.judged();
+    let in_training = Calibration { before: before.clone(), after: after.clone() };
     let completion = complete(&places, &config, &sparse, &test)?;
     let pictures = draw_pictures(&places, kept, &completion.missing)?;
 
@@ -117,13 +119,22 @@ pub fn run(args: &Args) -> Result<()> {
             "calibrated_student": ap(&student),
             "recovered": { "precision": recovered.precision(), "recall": recovered.recall(),
                            "boxes": recovered.proposed },
-            "ece": ece(judged),
+            "ece": ece(&in_training),
+            "ece_test": ece(judged),
             "ece_candidates": ece(candidates),
         });
         writeln!(out, "{result}")?;
         return Ok(());
     }
-    write_report(&mut out, &places, (kept, hidden), [&baseline, &student, &teacher], &completion, pictures)?;
+    write_report(
+        &mut out,
+        &places,
+        (kept, hidden),
+        [&baseline, &student, &teacher],
+        &in_training,
+        &completion,
+        pictures,
+    )?;
     writeln!(out, "\n{} min {} s", seconds / 60, seconds % 60)?;
     Ok(())
 }
@@ -169,7 +180,7 @@ fn config(name: &str, text: &str, places: &Places, args: &Args) -> Result<RunCon
 struct Completion {
     missing: Vec<Missing>,
     recovered: Recovered,
-    /// Of detections near an annotation of the test images: what the calibrator was made for.
+    /// Of detections near an annotation of the test images.
     judged: Calibration,
     /// Of candidates in the training images, by what was hidden.
     candidates: Calibration,
@@ -277,6 +288,7 @@ fn write_report(
     places: &Places,
     (kept, hidden): (&Dataset, &Dataset),
     [baseline, student, teacher]: [&AveragePrecision; 3],
+    in_training: &Calibration,
     completion: &Completion,
     pictures: usize,
 ) -> Result<()> {
@@ -301,10 +313,11 @@ fn write_report(
         percent(recovered.precision())
     )?;
     writeln!(out)?;
-    let mut table = Table::new(["calibration error", "before", "after", "detections"]);
+    let mut table = Table::new(["calibration error of detections", "before", "after", "number"]);
     for (name, Calibration { before, after }) in [
-        ("near an annotation, test images", judged),
-        ("away from all annotations, training images", candidates),
+        ("near an annotation, during training", in_training),
+        ("near an annotation, in test images", judged),
+        ("away from all annotations", candidates),
     ] {
         let count = thousands(before.count() as usize);
         table.row([name.into(), percent(before.ece()), percent(after.ece()), count]);
