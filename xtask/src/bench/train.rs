@@ -145,18 +145,14 @@ fn iterations(case: &Case, data: &Path, options: &Options) -> anyhow::Result<()>
     Ok(())
 }
 
-/// What is resident after 200 iterations and after 2,000.
-struct Resident {
-    early: u64,
-    late: u64,
-}
+/// What is resident after 500, 1,000, 1,500 and 2,000 iterations.
+#[derive(Default)]
+struct Resident(Vec<u64>);
 
 impl Spectator for Resident {
     fn iteration(&mut self, iteration: u64, _: usize, _: &Window, _: Option<Platt>) {
-        match iteration {
-            200 => self.early = resident_bytes().unwrap_or(0),
-            2000 => self.late = resident_bytes().unwrap_or(0),
-            _ => {}
+        if iteration.is_multiple_of(500) {
+            self.0.push(resident_bytes().unwrap_or(0));
         }
     }
 }
@@ -170,23 +166,16 @@ fn memory(data: &Path, options: &Options) -> anyhow::Result<()> {
         (detector.width, detector.head_depth, detector.backbone.width) = (32, 1, 32);
     }
     let run = tempfile::tempdir()?;
-    let mut resident = Resident { early: 0, late: 0 };
+    let mut resident = Resident::default();
     train(config, &run.path().join("run"), Begin::New(IfExists::Refuse), &mut resident)
         .context("the run that watches memory")?;
-    let Resident { early, late } = resident;
+    let Resident(resident) = resident;
     if options.json {
-        println!(
-            "{}",
-            json!({ "case": "memory of 2000 iterations", "resident_bytes_at_200": early,
-                    "resident_bytes_at_2000": late })
-        );
+        println!("{}", json!({ "case": "memory of 2000 iterations", "resident_bytes_every_500": resident }));
     } else {
-        let megabytes = |bytes: u64| bytes as f64 / 1e6;
-        println!(
-            "resident after 200 iterations {:.1} MB, after 2,000 {:.1} MB",
-            megabytes(early),
-            megabytes(late)
-        );
+        let megabytes: Vec<String> =
+            resident.iter().map(|bytes| format!("{:.1}", *bytes as f64 / 1e6)).collect();
+        println!("resident after 500, 1,000, 1,500 and 2,000 iterations: {} MB", megabytes.join(", "));
     }
     Ok(())
 }
