@@ -98,3 +98,23 @@ simd_fn! {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_of_squares_is_the_same_on_any_number_of_threads() {
+        let values: Vec<f32> =
+            (0..5_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) as f32).sin()).collect();
+        let slices = [&values[..3], &values[3..1_000_000], &values[1_000_000..]];
+        let on = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+            pool.install(|| sum_of_squares(&slices))
+        };
+        let exact: f64 = values.iter().map(|x| f64::from(*x).powi(2)).sum();
+        assert!((on(1) - exact).abs() < 1e-9 * exact);
+        assert!((2..6).all(|threads| on(threads).to_bits() == on(1).to_bits()));
+        assert_eq!(sum_of_squares(&[]), 0.0);
+    }
+}
