@@ -436,6 +436,37 @@ fn a_bad_image_is_an_error_or_left_out() {
     assert!(said.contains("warning: ") && said.contains("train_000003.jpg"), "{said}");
 }
 
+/// Resuming is exact with every detector, with and without a teacher: here from the checkpoint before the
+/// last, which is gone.
+#[test]
+fn every_detector_is_resumed_exactly() {
+    for (kind, more, method) in [
+        ("retinanet", "head_depth = 1", "supervised"),
+        ("fasterrcnn", "head_width = 32\nproposals = { per_level = 100, per_image = 50 }", "fixed"),
+    ] {
+        let start = TINY.find("[method]").unwrap();
+        let config = TINY[..start]
+            .replace("kind = \"fcos\"", &format!("kind = \"{kind}\""))
+            .replace("head_depth = 1", more)
+            .replace("norm = \"group\"", "norm = \"batch\"");
+        let place = Place::new(&format!("{config}[method]\nname = \"{method}\"\n"));
+        let short = ["--set", "train.iterations=9", "--set", "train.lr_milestones=[]"];
+        succeeded(&place.run("whole", &short));
+        copy(&place.path("whole"), &place.path("resumed"));
+        fs::remove_dir_all(place.path("resumed/checkpoints/last")).unwrap();
+        let output = place.run("resumed", &[&short[..], &["--resume"]].concat());
+        succeeded(&output);
+        assert!(text(&output.stderr).contains("going on after iteration 7"), "{}", text(&output.stderr));
+        for file in ["model.safetensors", "momentum.safetensors", "state.json"]
+            .map(|f| format!("checkpoints/last/{f}"))
+        {
+            let [a, b] = ["whole", "resumed"].map(|run| fs::read(place.path(run).join(&file)).unwrap());
+            assert!(a == b, "{kind} {method}: {file} differs");
+        }
+        assert_eq!(lines(&place.path("whole")), lines(&place.path("resumed")), "{kind} {method}");
+    }
+}
+
 /// All methods with all detectors, from the same settings.
 #[test]
 fn every_method_trains_every_detector() {
