@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use image::metadata::Orientation;
 use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader};
 use memchr::memmem;
+use serde::{Deserialize, Serialize};
 
 use crate::dataset::Xywh;
 
@@ -209,7 +210,8 @@ pub struct ImageError {
 }
 
 /// What to do about an image that is absent, does not decode, or has another size than its entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum OnBadImage {
     Error,
     /// Go on without it, and say so.

@@ -36,7 +36,7 @@ pub struct RunConfig {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DataConfig {
-    pub on_bad_image: BadImage,
+    pub on_bad_image: OnBadImage,
     /// Only these classes, by name; all if there is none here.
     pub classes: Vec<String>,
     /// What is trained on.
@@ -61,22 +61,6 @@ pub struct PartConfig {
     /// The folder of the images, where it is not found beside the annotations.
     #[serde(with = "off")]
     pub images: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum BadImage {
-    Error,
-    Skip,
-}
-
-impl From<BadImage> for OnBadImage {
-    fn from(what: BadImage) -> Self {
-        match what {
-            BadImage::Error => Self::Error,
-            BadImage::Skip => Self::Skip,
-        }
-    }
 }
 
 /// The weights that training starts from; random ones without.
@@ -395,7 +379,7 @@ impl RunConfig {
         };
         Self {
             data: DataConfig {
-                on_bad_image: BadImage::Error,
+                on_bad_image: OnBadImage::Error,
                 classes: Vec::new(),
                 train: PartConfig::default(),
                 test: PartConfig::default(),

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lacuna_data::decode::OnBadImage;
 use lacuna_data::layout::{Layout, ReadOptions, Split};
 use lacuna_data::{Dataset, Error, Object, coco};
 use serde::{Deserialize, Serialize};
@@ -73,8 +72,7 @@ impl Data {
 impl Part {
     fn read(part: &PartConfig, config: &DataConfig) -> lacuna_data::Result<Option<Self>> {
         let Some(path) = &part.path else { return Ok(None) };
-        let on_bad_image = OnBadImage::from(config.on_bad_image);
-        let options = ReadOptions { images: part.images.as_deref(), on_bad_image };
+        let options = ReadOptions { images: part.images.as_deref(), on_bad_image: config.on_bad_image };
         let mut split = Layout::detect(path)?.read(part.split.as_deref(), options)?;
         if !config.classes.is_empty() {
             split.dataset = split.dataset.restrict_to(&config.classes)?;

@@ -150,12 +150,12 @@ pub fn train(
     begin: Begin,
     spectator: &mut dyn Spectator,
 ) -> Result<Finished, TrainError> {
-    // Nothing is replaced while somebody works in it, and nothing that this run is made from.
-    let mut held = if run.exists() { Some(lock(run)?) } else { None };
     match begin {
         Begin::New(if_exists) => check_new(&config, run, if_exists)?,
         Begin::Resume => check_begun(&config, run)?,
     }
+    // No run is replaced while somebody works in it.
+    let mut held = if run.join(CONFIG).exists() { Some(lock(run)?) } else { None };
     let data = Data::read(&config.data)?;
     let categories = data.categories();
     let config = config.with_n_classes(categories.len());
@@ -217,7 +217,7 @@ fn first_student(config: &RunConfig, begin: Begin) -> Result<Detector, ModelErro
     }
 }
 
-/// Whether a new run may have this folder, before any work is done.
+/// Whether a new run may have this folder, before any work is done: nothing that it is made from is in it.
 fn check_new(config: &RunConfig, run: &Path, if_exists: IfExists) -> Result<(), TrainError> {
     if_exists.check(run)?;
     let DataConfig { train, test, hidden, .. } = &config.data;
@@ -457,7 +457,7 @@ impl Run {
             seed: train.seed,
             workers: train.workers,
             prefetch: 2,
-            on_bad_image: data.on_bad_image.into(),
+            on_bad_image: data.on_bad_image,
         };
         let Part { dataset, folder, .. } = &self.data.train;
         Loader::new(dataset.clone(), folder.clone(), config, start)
@@ -559,7 +559,7 @@ impl Run {
     ) -> Result<Option<AveragePrecision>, TrainError> {
         let Some(Part { dataset, folder, .. }) = &self.data.test else { return Ok(None) };
         watch.time(Phase::Evaluate, || {
-            let on_bad_image = self.config.data.on_bad_image.into();
+            let on_bad_image = self.config.data.on_bad_image;
             let (mut images, of) = (0, dataset.images().len());
             let mut go_on = || {
                 images += 1;

@@ -42,6 +42,15 @@ pub enum OnBadImageArg {
     Skip,
 }
 
+impl From<OnBadImageArg> for OnBadImage {
+    fn from(what: OnBadImageArg) -> Self {
+        match what {
+            OnBadImageArg::Error => Self::Error,
+            OnBadImageArg::Skip => Self::Skip,
+        }
+    }
+}
+
 impl DataArgs {
     /// The one split that is meant.
     pub fn read(&self) -> Result<Split> {
@@ -60,11 +69,8 @@ impl DataArgs {
     }
 
     fn read_split(&self, layout: &Layout, name: Option<&str>, on_bad_image: OnBadImageArg) -> Result<Split> {
-        let on_bad_image = match on_bad_image {
-            OnBadImageArg::Error => OnBadImage::Error,
-            OnBadImageArg::Skip => OnBadImage::Skip,
-        };
-        let mut split = layout.read(name, ReadOptions { images: self.images.as_deref(), on_bad_image })?;
+        let options = ReadOptions { images: self.images.as_deref(), on_bad_image: on_bad_image.into() };
+        let mut split = layout.read(name, options)?;
         if !self.classes.is_empty() {
             split.dataset = split.dataset.restrict_to(&self.class_names(&split.dataset))?;
         }

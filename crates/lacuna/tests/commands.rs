@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use common::{bmp, lacuna};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -28,22 +31,6 @@ fn workplace() -> TempDir {
         fs::write(folder.path().join(name), bmp(width, height)).unwrap();
     }
     folder
-}
-
-/// A black 24-bit BMP.
-fn bmp(width: u32, height: u32) -> Vec<u8> {
-    let row = (width * 3).next_multiple_of(4);
-    let mut file = b"BM".to_vec();
-    for value in [54 + row * height, 0, 54, 40, width, height, 1 | (24 << 16), 0, row * height, 0, 0, 0, 0] {
-        file.extend(value.to_le_bytes());
-    }
-    file.resize((54 + row * height) as usize, 0);
-    file
-}
-
-fn lacuna(folder: &Path, arguments: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lacuna"));
-    command.current_dir(folder).args(arguments.split_whitespace()).output().unwrap()
 }
 
 fn stdout(output: &Output) -> &str {

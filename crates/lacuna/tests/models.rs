@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
 
 use burn::tensor::Device;
+use common::{bmp, lacuna};
 use lacuna_models::DetectorConfig;
 use lacuna_models::faster_rcnn::FasterRcnnConfig;
 use lacuna_models::resnet::{Depth, ResNetConfig};
@@ -44,22 +46,6 @@ fn workplace() -> TempDir {
         write(&format!("{name}.safetensors"), &to_safetensors(&detector));
     }
     folder
-}
-
-/// A 24-bit BMP of coloured stripes.
-fn bmp(width: u32, height: u32) -> Vec<u8> {
-    let row = (width * 3).next_multiple_of(4);
-    let mut file = b"BM".to_vec();
-    for value in [54 + row * height, 0, 54, 40, width, height, 1 | (24 << 16), 0, row * height, 0, 0, 0, 0] {
-        file.extend(value.to_le_bytes());
-    }
-    file.extend((0..row * height).map(|byte| (byte * 37 % 256) as u8));
-    file
-}
-
-fn lacuna(folder: &Path, arguments: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lacuna"));
-    command.current_dir(folder).args(arguments.split_whitespace()).output().unwrap()
 }
 
 fn run(folder: &Path, arguments: &str) -> String {

@@ -377,6 +377,13 @@ fn runs_are_not_overwritten_and_not_mixed() {
     refused(&["--force", "--set", &within], "which the output is made from", "another name");
     assert!(data.exists());
     refused(&["--set", "train.lrr=0.5"], "--set: there is no key `lrr` in `[train]`", "did you mean `lr`?");
+    // A folder of somebody else's is left as it is.
+    fs::create_dir(place.path("photos")).unwrap();
+    for more in [&[][..], &["--resume"], &["--force"]] {
+        fs::write(place.path("photos/a.txt"), "mine").unwrap();
+        assert_eq!(place.run("photos", &[&short[..], more].concat()).status.code(), Some(2), "{more:?}");
+        assert_eq!(fs::read_dir(place.path("photos")).unwrap().count(), 1, "{more:?}");
+    }
     // Other boxes under the same name are other data.
     let other = place.path("other.json");
     fs::copy(data.join("../annotations/instances_train.json"), &other).unwrap();

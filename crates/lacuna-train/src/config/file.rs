@@ -11,6 +11,7 @@ use lacuna_data::nearest;
 use lacuna_models::DetectorConfig;
 use lacuna_models::resnet::Depth;
 use lacuna_models::weights::Kind;
+use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Table, Value};
@@ -209,8 +210,7 @@ impl<'a> Given<'a> {
             "fcos" => Kind::Fcos,
             _ => Kind::FasterRcnn,
         };
-        let depth_of =
-            Depth::ALL[depths.iter().position(|known| *known == depth).expect("it is one of them")];
+        let depth_of = Depth::deserialize(Value::String(depth.clone())).expect("it is one of them");
         let method_of = Method::named(&method).expect("it is one of them");
         let defaults = RunConfig::new(kind_of, depth_of, method_of);
         let mut table = Table::try_from(&defaults).expect("every configuration can be written as TOML");

@@ -2,13 +2,12 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use lacuna_data::decode::OnBadImage;
 use lacuna_train::evaluate::{classes_in, detect_all, evaluate};
 use lacuna_train::model::Model;
 use serde_json::json;
 
 use super::{shown, usage};
-use crate::data_args::{DataArgs, OnBadImageArg, note_problems};
+use crate::data_args::{DataArgs, note_problems};
 use crate::progress::Progress;
 use crate::table::{Table, thousands};
 use crate::training::percent;
@@ -45,10 +44,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 
     let progress = Progress::new("looking at images", dataset.images().len());
-    let on_bad_image = match args.data.on_bad_image {
-        OnBadImageArg::Error => OnBadImage::Error,
-        OnBadImageArg::Skip => OnBadImage::Skip,
-    };
+    let on_bad_image = args.data.on_bad_image.into();
     let folder = split.images()?;
     let found =
         detect_all(&model.detector, &model.config.input, (dataset, folder), on_bad_image, &mut || {
