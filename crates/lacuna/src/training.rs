@@ -107,7 +107,7 @@ impl Spectator for Shown {
         }
         self.say(&line);
         if stderr().is_terminal() {
-            let template = "{prefix}{pos} / {len} {wide_bar} {eta} left  {msg}";
+            let template = "{prefix}{pos} / {len} {wide_bar} {eta} left\n{wide_msg}";
             let style = ProgressStyle::with_template(template).expect("the template is right");
             let bar = ProgressBar::new(self.iterations).with_style(style).with_prefix(self.title.clone());
             bar.set_position(iteration);
