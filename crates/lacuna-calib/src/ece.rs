@@ -9,11 +9,11 @@ pub struct Reliability {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Bin {
-    count: u64,
-    right: u64,
+pub struct Bin {
+    pub count: u64,
+    pub right: u64,
     /// The sum of the confidences.
-    confidence: f64,
+    pub confidence: f64,
 }
 
 impl Reliability {
@@ -23,6 +23,11 @@ impl Reliability {
         bin.count += 1;
         bin.right += u64::from(right);
         bin.confidence += f64::from(confidence);
+    }
+
+    /// Of confidences below 0.1, below 0.2, and so on.
+    pub fn bins(&self) -> &[Bin] {
+        &self.bins
     }
 
     pub fn count(&self) -> u64 {

@@ -23,6 +23,8 @@ pub enum Purpose {
     Weights,
     /// The anchors and proposals of an image that a loss looks at.
     Sampling,
+    /// Images drawn again, or put into folds, to see how far a figure depends on which there are.
+    Resample,
 }
 
 impl Purpose {
@@ -34,6 +36,7 @@ impl Purpose {
             Self::View { recipe } => 4 + (u64::from(recipe) << 8),
             Self::Weights => 5,
             Self::Sampling => 6,
+            Self::Resample => 7,
         }
     }
 }

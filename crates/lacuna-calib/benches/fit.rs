@@ -1,0 +1,45 @@
+//! `cargo bench -p lacuna-calib`: fits to 100,000 judged detections, hardly two of the same score.
+
+use divan::{Bencher, black_box};
+use lacuna_boxes::Score;
+use lacuna_calib::{Confidence, Curve, Kind, Observed, Outcome, Place};
+
+/// Scores in a scattered order, right with a probability of their own 1.3rd power.
+fn observed(n: u32) -> Vec<Observed> {
+    // The fraction of a multiple of the golden ratio: even and without repeats.
+    let spread = |i: u32, factor: f64| (f64::from(i) * factor).fract();
+    let of_index = |i| {
+        let score = spread(i, 0.618_033_988_749_894_9);
+        let right = spread(i, 0.754_877_666_246_692_8) < score.powf(1.3);
+        // Those that are wrong are away from all annotations, or near one, in turn.
+        let outcome = match (right, i % 2) {
+            (true, _) => Outcome::Right,
+            (false, 0) => Outcome::Wrong,
+            (false, _) => Outcome::Candidate,
+        };
+        Observed { class: 0, score: Score(score as f32), outcome }
+    };
+    (0..n).map(of_index).collect()
+}
+
+#[divan::bench(args = Kind::ALL)]
+fn fit(bencher: Bencher, kind: Kind) {
+    let observed = observed(100_000);
+    bencher.bench(|| Curve::fit(kind, black_box(&observed)).expect("they overlap"));
+}
+
+#[divan::bench(args = Kind::ALL)]
+fn confidence(bencher: Bencher, kind: Kind) {
+    let calibrator = Curve::fit(kind, &observed(100_000)).expect("they overlap");
+    bencher.bench(|| calibrator.confidence(black_box(Score(0.7)), Place::Near));
+}
+
+#[divan::bench(args = Kind::ALL)]
+fn score_of(bencher: Bencher, kind: Kind) {
+    let calibrator = Curve::fit(kind, &observed(100_000)).expect("they overlap");
+    bencher.bench(|| calibrator.score_of(black_box(Confidence(0.7)), Place::Near));
+}
+
+fn main() {
+    divan::main();
+}

@@ -1,0 +1,225 @@
+use std::collections::BTreeMap;
+
+use lacuna_boxes::Score;
+use serde::{Deserialize, Serialize};
+
+use crate::curve::least_score;
+use crate::invalid::Invalid;
+use crate::{Confidence, Curve, Kind, NoFit, Observed, Outcome, Place, Platt};
+
+/// So many judged detections of a class weigh as much as those of all classes together: with fewer, a fit of
+/// two parameters says more about the few than about the class.
+const SHRINK: f64 = 50.0;
+
+/// One calibrator for all classes together, and where there are detections enough one of a class's own. The
+/// confidence of a score s of a class with n judged detections is `λ·own(s) + (1 − λ)·pooled(s)` with
+/// `λ = n/(n + 50)`; a class without a calibrator of its own has the pooled one. Where calibrators only grow with
+/// the score, so does their mean.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Fields")]
+pub struct Calibrator {
+    pooled: Curve,
+    /// By class, ascending.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    classes: Vec<Own>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Own {
+    class: usize,
+    judged: usize,
+    calibrator: Curve,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fields {
+    pooled: Curve,
+    #[serde(default)]
+    classes: Vec<Own>,
+}
+
+impl TryFrom<Fields> for Calibrator {
+    type Error = Invalid;
+
+    fn try_from(Fields { pooled, classes }: Fields) -> Result<Self, Invalid> {
+        match classes.windows(2).position(|pair| pair[1].class <= pair[0].class) {
+            Some(before) => Err(Invalid::NotAscending { field: "classes", index: before + 1 }),
+            None => Ok(Self { pooled, classes }),
+        }
+    }
+}
+
+impl From<Platt> for Calibrator {
+    fn from(platt: Platt) -> Self {
+        Curve::Platt(platt).into()
+    }
+}
+
+/// The same for all classes.
+impl From<Curve> for Calibrator {
+    fn from(pooled: Curve) -> Self {
+        Self { pooled, classes: Vec::new() }
+    }
+}
+
+impl Calibrator {
+    /// For all classes together or, `per_class`, also for each. A class whose own detections determine no
+    /// calibrator goes without one.
+    ///
+    /// # Errors
+    /// When the detections of all classes together determine none: see [`NoFit`].
+    pub fn fit(kind: Kind, per_class: bool, observed: &[Observed]) -> Result<Self, NoFit> {
+        let pooled = Curve::fit(kind, observed)?;
+        if !per_class {
+            return Ok(pooled.into());
+        }
+        let mut by_class: BTreeMap<usize, Vec<Observed>> = BTreeMap::new();
+        for observed in observed {
+            by_class.entry(observed.class).or_default().push(*observed);
+        }
+        let own = |(class, observed): (usize, Vec<Observed>)| {
+            let calibrator = match &pooled {
+                Curve::Completeness(all) => Curve::Completeness(all.of_class(&observed).ok()?),
+                _ => Curve::fit(kind, &observed).ok()?,
+            };
+            let judged = observed.iter().filter(|observed| observed.outcome != Outcome::Candidate).count();
+            Some(Own { class, judged, calibrator })
+        };
+        let classes = by_class.into_iter().filter_map(own).collect();
+        Ok(Self { pooled, classes })
+    }
+
+    /// With the classes' places in another list: `place` of each, `None` of those that are not in it.
+    #[must_use]
+    pub fn with_classes(self, place: impl Fn(usize) -> Option<usize>) -> Self {
+        let moved = self.classes.into_iter().filter_map(|own| Some(Own { class: place(own.class)?, ..own }));
+        let mut classes: Vec<Own> = moved.collect();
+        classes.sort_by_key(|own| own.class);
+        classes.dedup_by_key(|own| own.class);
+        Self { pooled: self.pooled, classes }
+    }
+
+    /// How many classes have one of their own.
+    pub fn own_classes(&self) -> usize {
+        self.classes.len()
+    }
+
+    /// The calibrator of all classes together.
+    pub fn pooled(&self) -> &Curve {
+        &self.pooled
+    }
+
+    pub fn confidence(&self, class: usize, score: Score, place: Place) -> Confidence {
+        let pooled = self.pooled.confidence(score, place);
+        let Some(own) = self.own(class) else { return pooled };
+        let share = own.judged as f64 / (own.judged as f64 + SHRINK);
+        let [own, pooled] =
+            [own.calibrator.confidence(score, place), pooled].map(|confidence| f64::from(confidence.0));
+        Confidence((share * own + (1.0 - share) * pooled) as f32)
+    }
+
+    /// The least score of this class whose confidence is at least this; `None` when no score reaches it.
+    pub fn score_of(&self, class: usize, confidence: Confidence, place: Place) -> Option<Score> {
+        let own = self.own(class).map(|own| own.calibrator.breaks()).unwrap_or_default();
+        let breaks = self.pooled.breaks().into_iter().chain(own);
+        least_score(breaks, |score| self.confidence(class, score, place), confidence)
+    }
+
+    fn own(&self, class: usize) -> Option<&Own> {
+        let index = self.classes.binary_search_by_key(&class, |own| own.class).ok()?;
+        Some(&self.classes[index])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn several(class: usize, score: f32, right: usize, wrong: usize) -> Vec<Observed> {
+        let observed = |outcome| Observed { class, score: Score(score), outcome };
+        [vec![observed(Outcome::Right); right], vec![observed(Outcome::Wrong); wrong]].concat()
+    }
+
+    /// Class 2 has 50 detections, half of them right where of all 100 a quarter are.
+    #[test]
+    fn a_class_of_50_is_half_its_own() {
+        let observed = [several(0, 0.75, 0, 50), several(2, 0.75, 25, 25)].concat();
+        let fit = Calibrator::fit(Kind::Histogram, true, &observed).expect("both outcomes");
+        assert_eq!(fit.confidence(2, Score(0.75), Place::Near), Confidence(0.375));
+        // All of class 0 are wrong, and of class 7 nothing is known.
+        assert_eq!(fit.confidence(0, Score(0.75), Place::Near), Confidence(0.25));
+        assert_eq!(fit.confidence(7, Score(0.75), Place::Near), Confidence(0.25));
+        assert_eq!(fit.pooled().confidence(Score(0.75), Place::Near), Confidence(0.25));
+        // Empty bins have their centres, and 0.45 is the first that is high enough.
+        assert_eq!(fit.score_of(2, Confidence(0.37), Place::Near), Some(Score(0.4)));
+        assert_eq!(Calibrator::fit(Kind::Histogram, true, &[]), Err(NoFit::OneOutcome));
+    }
+
+    #[test]
+    fn one_calibrator_serves_all_classes() {
+        let calibrator = Curve::Platt(Platt { w: 2.0, b: -1.0 });
+        let all = Calibrator::from(calibrator.clone());
+        for class in [0, 80] {
+            assert_eq!(
+                all.confidence(class, Score(0.8), Place::Near),
+                calibrator.confidence(Score(0.8), Place::Near)
+            );
+            assert_eq!(
+                all.score_of(class, Confidence(0.8), Place::Near),
+                calibrator.score_of(Confidence(0.8), Place::Near)
+            );
+        }
+        let json = serde_json::to_string(&all).unwrap();
+        assert_eq!(json, r#"{"pooled":{"kind":"platt","w":2.0,"b":-1.0}}"#);
+        assert_eq!(serde_json::from_str::<Calibrator>(&json).unwrap(), all);
+    }
+
+    #[test]
+    fn a_class_that_is_there_twice_is_not_read() {
+        let own = r#"{"class": 3, "judged": 9, "calibrator": {"kind": "temperature", "t": 1.0}}"#;
+        let json = format!(r#"{{"pooled": {{"kind": "temperature", "t": 2.0}}, "classes": [{own}, {own}]}}"#);
+        let error = serde_json::from_str::<Calibrator>(&json).expect_err("class 3").to_string();
+        assert!(error.contains("number 1 of `classes` is not above the one before"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn the_confidence_is_between_the_classs_own_and_that_of_all(
+            samples in prop::collection::vec((0usize..3, 0.0f32..=1.0, any::<bool>()), 2..200),
+            mut scores in prop::collection::vec(0.0f32..=1.0, 20)
+        ) {
+            scores.sort_by(f32::total_cmp);
+            for kind in Kind::JUDGED {
+                let observed: Vec<Observed> = samples
+                    .iter()
+                    .flat_map(|&(class, score, right)| several(class, score, right.into(), (!right).into()))
+                    .collect();
+                let Ok(fit) = Calibrator::fit(kind, true, &observed) else { continue };
+                for class in 0..3 {
+                    let own: Vec<Observed> = observed.iter().filter(|o| o.class == class).copied().collect();
+                    let own = Curve::fit(kind, &own).unwrap_or(fit.pooled().clone());
+                    for &score in &scores {
+                        let confidence = fit.confidence(class, Score(score), Place::Near).0;
+                        let [a, b] = [&own, fit.pooled()].map(|of| of.confidence(Score(score), Place::Near).0);
+                        // Up to the rounding of the mean.
+                        prop_assert!((a.min(b) - 1e-7..=a.max(b) + 1e-7).contains(&confidence));
+                    }
+                    if !matches!(kind, Kind::Histogram | Kind::Bayesian) {
+                        prop_assert!(scores.is_sorted_by_key(|&score| fit.confidence(class, Score(score), Place::Near).0));
+                    }
+                    let wanted = fit.confidence(class, Score(scores[10]), Place::Near);
+                    let least = fit.score_of(class, wanted, Place::Near).expect("a score has it");
+                    prop_assert!(least.0 <= scores[10] && fit.confidence(class, least, Place::Near) >= wanted);
+                }
+                let json = serde_json::to_string(&fit).unwrap();
+                prop_assert_eq!(&serde_json::from_str::<Calibrator>(&json).unwrap(), &fit);
+                let toml = toml::to_string(&fit).unwrap();
+                prop_assert_eq!(&toml::from_str::<Calibrator>(&toml).unwrap(), &fit);
+            }
+        }
+    }
+}

@@ -1,0 +1,309 @@
+use lacuna_boxes::Score;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    BayesianBinning, Beta, Completeness, Confidence, HistogramBinning, Isotonic, NoFit, Observed, Place,
+    Platt, Temperature,
+};
+
+/// The calibrators. All but the last are fitted to judged detections, those near an annotation; the last to all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// The paper's.
+    #[default]
+    Platt,
+    Temperature,
+    Isotonic,
+    Beta,
+    Histogram,
+    Bayesian,
+    /// Knows about the gaps.
+    Completeness,
+}
+
+impl Kind {
+    /// Those that are fitted to judged detections.
+    pub const JUDGED: [Self; 6] =
+        [Self::Platt, Self::Temperature, Self::Isotonic, Self::Beta, Self::Histogram, Self::Bayesian];
+
+    pub const ALL: [Self; 7] = [
+        Self::Platt,
+        Self::Temperature,
+        Self::Isotonic,
+        Self::Beta,
+        Self::Histogram,
+        Self::Bayesian,
+        Self::Completeness,
+    ];
+
+    /// As it is written in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Platt => "platt",
+            Self::Temperature => "temperature",
+            Self::Isotonic => "isotonic",
+            Self::Beta => "beta",
+            Self::Histogram => "histogram",
+            Self::Bayesian => "bayesian",
+            Self::Completeness => "completeness",
+        }
+    }
+}
+
+/// From a score to a confidence (the paper's φ).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Curve {
+    Platt(Platt),
+    Temperature(Temperature),
+    Isotonic(Isotonic),
+    Beta(Beta),
+    Histogram(HistogramBinning),
+    Bayesian(BayesianBinning),
+    Completeness(Completeness),
+}
+
+impl Curve {
+    /// # Errors
+    /// When the detections determine none: see [`NoFit`].
+    pub fn fit(kind: Kind, observed: &[Observed]) -> Result<Self, NoFit> {
+        let judged = observed.iter().filter_map(Observed::judged);
+        Ok(match kind {
+            Kind::Platt => Self::Platt(Platt::fit(judged)?),
+            Kind::Temperature => Self::Temperature(Temperature::fit(judged)?),
+            Kind::Isotonic => Self::Isotonic(Isotonic::fit(judged)?),
+            Kind::Beta => Self::Beta(Beta::fit(judged)?),
+            Kind::Histogram => Self::Histogram(HistogramBinning::fit(judged, HistogramBinning::N_BINS)?),
+            Kind::Bayesian => Self::Bayesian(BayesianBinning::fit(judged)?),
+            Kind::Completeness => Self::Completeness(Completeness::fit(observed)?),
+        })
+    }
+
+    /// Of a detection at this place; only the calibrator that knows about the gaps makes a difference.
+    pub fn confidence(&self, score: Score, place: Place) -> Confidence {
+        match self {
+            Self::Platt(platt) => platt.confidence(score),
+            Self::Temperature(temperature) => temperature.confidence(score),
+            Self::Isotonic(isotonic) => isotonic.confidence(score),
+            Self::Beta(beta) => beta.confidence(score),
+            Self::Histogram(histogram) => histogram.confidence(score),
+            Self::Bayesian(bayesian) => bayesian.confidence(score),
+            Self::Completeness(completeness) => completeness.confidence(score, place),
+        }
+    }
+
+    /// The least score whose confidence is at least this; `None` when no score reaches it. Where confidence may
+    /// fall, a higher score may have less.
+    pub fn score_of(&self, confidence: Confidence, place: Place) -> Option<Score> {
+        least_score(self.breaks(), |score| self.confidence(score, place), confidence)
+    }
+
+    /// What can be told in a few numbers, by name.
+    pub fn parameters(&self) -> Vec<(&'static str, f64)> {
+        match self {
+            Self::Platt(Platt { w, b }) => vec![("w", *w), ("b", *b)],
+            Self::Temperature(temperature) => vec![("t", temperature.t())],
+            Self::Beta(beta) => {
+                let [a, b, c] = beta.abc();
+                vec![("a", a), ("b", b), ("c", c)]
+            }
+            Self::Completeness(completeness) => vec![("completeness", completeness.share())],
+            Self::Isotonic(_) | Self::Histogram(_) | Self::Bayesian(_) => Vec::new(),
+        }
+    }
+
+    /// The scores at which the confidence may be less than just below them.
+    pub(crate) fn breaks(&self) -> Vec<Score> {
+        match self {
+            Self::Platt(_)
+            | Self::Temperature(_)
+            | Self::Isotonic(_)
+            | Self::Beta(_)
+            | Self::Completeness(_) => Vec::new(),
+            Self::Histogram(histogram) => histogram.edges().collect(),
+            Self::Bayesian(bayesian) => bayesian.edges().collect(),
+        }
+    }
+}
+
+/// The least score whose confidence is at least this, by bisection between the breaks, where confidence only
+/// grows.
+pub(crate) fn least_score(
+    breaks: impl IntoIterator<Item = Score>,
+    confidence: impl Fn(Score) -> Confidence,
+    at_least: Confidence,
+) -> Option<Score> {
+    // The bits of numbers that are not negative are in the order of the numbers: no score is left out.
+    let reached = |bits: u32| confidence(Score(f32::from_bits(bits))) >= at_least;
+    let mut starts: Vec<u32> = breaks.into_iter().map(|score| score.0.to_bits()).chain([0]).collect();
+    starts.sort_unstable();
+    starts.dedup();
+    let ends = starts[1..].iter().map(|next| next - 1).chain([1f32.to_bits()]);
+    let (first, last) = starts.iter().copied().zip(ends).find(|(_, last)| reached(*last))?;
+    let (mut low, mut high) = (first, last);
+    while low < high {
+        let middle = low.midpoint(high);
+        if reached(middle) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    Some(Score(f32::from_bits(low)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Judged;
+
+    fn observed(judged: &[Judged]) -> Vec<Observed> {
+        judged.iter().map(|judged| Observed::from((0, *judged))).collect()
+    }
+
+    const NEVER_FALL: [Kind; 4] = [Kind::Platt, Kind::Temperature, Kind::Isotonic, Kind::Beta];
+
+    fn judged(samples: &[(f32, bool)]) -> Vec<Judged> {
+        samples.iter().map(|&(score, right)| Judged { score: Score(score), right }).collect()
+    }
+
+    /// Scores that are often equal, with either outcome.
+    fn samples() -> impl Strategy<Value = Vec<Judged>> {
+        let score = prop_oneof![0.0f32..=1.0, (0u8..=20).prop_map(|s| f32::from(s) / 20.0)];
+        prop::collection::vec((score, any::<bool>()), 2..120).prop_map(|samples| judged(&samples))
+    }
+
+    fn fits(judged: &[Judged]) -> impl Iterator<Item = Curve> {
+        Kind::JUDGED.into_iter().filter_map(|kind| Curve::fit(kind, &observed(judged)).ok())
+    }
+
+    fn some() -> Vec<Judged> {
+        let samples = (0..200u16).map(|i| (f32::from(i * 37 % 200) / 200.0, i * 91 % 200 < i * 37 % 200));
+        judged(&samples.collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn every_kind_is_written_and_read_by_its_name() {
+        for kind in Kind::JUDGED {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+            let fit = Curve::fit(kind, &observed(&some())).unwrap();
+            assert_eq!(serde_json::to_value(fit).unwrap()["kind"], kind.name());
+        }
+        assert_eq!(Kind::default(), Kind::Platt);
+    }
+
+    #[test]
+    fn what_no_fit_could_have_made_is_not_read() {
+        for (json, message) in [
+            (r#"{"kind": "platt", "w": 0.0, "b": 1.0}"#, "`w` is 0, not a number above 0"),
+            (r#"{"kind": "platt", "w": 1.0, "b": 1.0, "c": 1.0}"#, "unknown field `c`"),
+            (r#"{"kind": "temperature", "t": -2}"#, "`t` is -2, not a number above 0"),
+            (r#"{"kind": "beta", "a": -1, "b": 1, "c": 0}"#, "`a` is -1, not a number of at least 0"),
+            (r#"{"kind": "beta", "a": 0, "b": 0, "c": 0}"#, "`a` and `b` are both 0"),
+            (r#"{"kind": "isotonic", "knots": []}"#, "`knots` is empty"),
+            (
+                r#"{"kind": "isotonic", "knots": [[0.5, 0.1], [0.4, 0.2]]}"#,
+                "number 1 of `knots` is not above",
+            ),
+            (r#"{"kind": "isotonic", "knots": [[0.5, 0.3], [0.6, 0.2]]}"#, "confidence of knot 1 is below"),
+            (r#"{"kind": "isotonic", "knots": [[0.5, 1.3]]}"#, "number 0 of `knots` is 1.3, not in [0, 1]"),
+            (r#"{"kind": "histogram", "bins": []}"#, "`bins` is empty"),
+            (r#"{"kind": "histogram", "bins": [0.1, -0.1]}"#, "number 1 of `bins` is -0.1, not in [0, 1]"),
+            (r#"{"kind": "bayesian", "binnings": []}"#, "`binnings` is empty"),
+            (r#"{"kind": "bayesian", "binnings": [{"weight": 1, "bins": []}]}"#, "`bins` is empty"),
+            (r#"{"kind": "bayesian", "binnings": [{"weight": 0.5, "bins": [1]}]}"#, "sum to 0.5, not to 1"),
+            (r#"{"kind": "bayesian", "binnings": [{"weight": -1, "bins": [1]}]}"#, "`weight` is -1"),
+        ] {
+            let error = serde_json::from_str::<Curve>(json).expect_err(json).to_string();
+            assert!(error.contains(message), "{json}: {error}");
+        }
+        for (toml, message) in [
+            ("kind = 'platt'\nw = 1.0\nb = nan", "`b` is NaN, not a finite number"),
+            ("kind = 'platt'\nw = inf\nb = 0.0", "`w` is inf, not a number above 0"),
+            ("kind = 'isotonic'\nknots = [[0.5, nan]]", "number 0 of `knots` is NaN, not in [0, 1]"),
+        ] {
+            let error = toml::from_str::<Curve>(toml).expect_err(toml).to_string();
+            assert!(error.contains(message), "{toml}: {error}");
+        }
+    }
+
+    /// The lowest bin is surer than the second one: its least score is the answer, though higher scores have less.
+    #[test]
+    fn the_least_score_counts_where_confidence_falls() {
+        let fit: Curve = serde_json::from_str(r#"{"kind": "histogram", "bins": [0.5, 0.2, 0.8]}"#).unwrap();
+        assert_eq!(fit.score_of(Confidence(0.4), Place::Near), Some(Score(0.0)));
+        let third = fit.score_of(Confidence(0.6), Place::Near).unwrap();
+        assert!((third.0 - 2.0 / 3.0).abs() < 1e-7);
+        assert_eq!(fit.score_of(Confidence(0.9), Place::Near), None);
+        assert_eq!(fit.score_of(Confidence(f32::NAN), Place::Near), None);
+    }
+
+    proptest! {
+        #[test]
+        fn confidences_are_probabilities_and_most_kinds_never_fall(
+            judged in samples(), mut scores in prop::collection::vec(0.0f32..=1.0, 1..50)
+        ) {
+            scores.extend([0.0, 0.5, 1.0]);
+            scores.extend(judged.iter().map(|judged| judged.score.0));
+            scores.sort_by(f32::total_cmp);
+            for kind in Kind::JUDGED {
+                let Ok(fit) = Curve::fit(kind, &observed(&judged)) else { continue };
+                let confidences: Vec<f32> = scores.iter().map(|&s| fit.confidence(Score(s), Place::Near).0).collect();
+                prop_assert!(confidences.iter().all(|c| (0.0..=1.0).contains(c)), "{fit:?}");
+                prop_assert!(!NEVER_FALL.contains(&kind) || confidences.is_sorted(), "{fit:?}");
+            }
+        }
+
+        #[test]
+        fn the_order_of_detections_changes_nothing(
+            (judged, shuffled) in samples().prop_flat_map(|s| (Just(s.clone()), Just(s).prop_shuffle()))
+        ) {
+            for kind in Kind::JUDGED {
+                prop_assert_eq!(Curve::fit(kind, &observed(&judged)), Curve::fit(kind, &observed(&shuffled)));
+            }
+        }
+
+        /// All but Bayesian binning, which grows finer as detections become more.
+        #[test]
+        fn the_same_detections_twice_say_the_same(judged in samples(), score in 0.0f32..=1.0) {
+            for kind in Kind::JUDGED.into_iter().filter(|kind| *kind != Kind::Bayesian) {
+                let (once, twice) =
+                    (Curve::fit(kind, &observed(&judged)), Curve::fit(kind, &observed(&[&judged[..], &judged].concat())));
+                prop_assert_eq!(once.is_ok(), twice.is_ok(), "{:?}", (&once, &twice));
+                if let (Ok(once), Ok(twice)) = (once, twice) {
+                    let [once, twice] = [once, twice].map(|fit| fit.confidence(Score(score), Place::Near).0);
+                    prop_assert!((once - twice).abs() < 1e-6, "{kind:?}: {once} and {twice}");
+                }
+            }
+        }
+
+        #[test]
+        fn the_least_score_has_the_confidence_and_none_below_it_has(
+            judged in samples(), confidence in 0.0f32..=1.0, scores in prop::collection::vec(0.0f32..=1.0, 50)
+        ) {
+            for fit in fits(&judged) {
+                let reaches = |score: f32| fit.confidence(Score(score), Place::Near).0 >= confidence;
+                let found = fit.score_of(Confidence(confidence), Place::Near);
+                if let Some(Score(least)) = found {
+                    prop_assert!((0.0..=1.0).contains(&least) && reaches(least), "{fit:?}");
+                    prop_assert!(least == 0.0 || !reaches(least.next_down()), "{fit:?}");
+                }
+                let below = found.map_or(f32::INFINITY, |score| score.0);
+                prop_assert!(scores.iter().all(|&score| score >= below || !reaches(score)), "{fit:?}");
+            }
+        }
+
+        #[test]
+        fn what_is_written_is_read_exactly(judged in samples()) {
+            for fit in fits(&judged) {
+                let json = serde_json::to_string(&fit).unwrap();
+                prop_assert_eq!(&serde_json::from_str::<Curve>(&json).unwrap(), &fit);
+                let toml = toml::to_string(&fit).unwrap();
+                prop_assert_eq!(&toml::from_str::<Curve>(&toml).unwrap(), &fit);
+            }
+        }
+    }
+}
