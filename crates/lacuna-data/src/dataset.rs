@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lacuna_boxes::Box2;
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
 
 use crate::error::{Error, Result};
 
@@ -109,6 +111,52 @@ impl Xywh {
     pub fn area(self) -> f64 {
         self.width * self.height
     }
+
+    /// The corners (x1, y1, x2, y2) of the part inside an image of this size; `None` when there is none.
+    pub(crate) fn corners_within(self, width: u32, height: u32) -> Option<[f64; 4]> {
+        let (x1, x2) = (self.x.max(0.0), (self.x + self.width).min(width.into()));
+        let (y1, y2) = (self.y.max(0.0), (self.y + self.height).min(height.into()));
+        (x1 <= x2 && y1 <= y2).then_some([x1, y1, x2, y2])
+    }
+}
+
+/// What is said of an annotation that nobody drew. In a record it is `"pseudo": true` with `score`
+/// and `confidence`; given to [`Builder::annotation`] it becomes that.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pseudo {
+    score: Option<f64>,
+    confidence: Option<f64>,
+}
+
+impl Pseudo {
+    /// Numbers that are not in `[0, 1]` are none.
+    pub fn new(score: Option<f64>, confidence: Option<f64>) -> Self {
+        let in_range = |value: &f64| (0.0..=1.0).contains(value);
+        Self { score: score.filter(in_range), confidence: confidence.filter(in_range) }
+    }
+
+    /// The detector's own score.
+    pub fn score(self) -> Option<f64> {
+        self.score
+    }
+
+    /// What a calibrator made of the score: the probability that the box is right.
+    pub fn confidence(self) -> Option<f64> {
+        self.confidence
+    }
+}
+
+impl Serialize for Pseudo {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("pseudo", &true)?;
+        for (name, value) in [("score", self.score), ("confidence", self.confidence)] {
+            if let Some(value) = value {
+                map.serialize_entry(name, &value)?;
+            }
+        }
+        map.end()
+    }
 }
 
 /// An annotation as it is trained on.
@@ -176,6 +224,32 @@ impl Dataset {
         .index()
     }
 
+    /// The data set with only the images for which `keep` says so (it is given their index), and their
+    /// annotations.
+    ///
+    /// # Panics
+    /// When no image is kept: a data set has one.
+    #[must_use]
+    pub fn with_images(&self, keep: impl Fn(usize) -> bool) -> Self {
+        let mut new_index = vec![None; self.images.len()];
+        let mut images = Vec::new();
+        for (old, image) in self.images.iter().enumerate().filter(|(old, _)| keep(*old)) {
+            new_index[old] = Some(images.len());
+            images.push(image.clone());
+        }
+        assert!(!images.is_empty(), "a data set without images");
+        let kept = self.annotations.iter();
+        let kept = kept.filter_map(|a| new_index[a.image].map(|image| Annotation { image, ..a.clone() }));
+        Parts {
+            annotations: kept.collect(),
+            images,
+            categories: self.categories.clone(),
+            keys: self.keys.clone(),
+            source: self.source.clone(),
+        }
+        .index()
+    }
+
     /// The data set with only the classes of these names, in the file's order. All images stay.
     ///
     /// # Errors
@@ -215,6 +289,19 @@ impl Dataset {
     /// of the kinds that `T` wants.
     pub fn fields_of<'a, T: Deserialize<'a>>(&'a self, annotation: &Annotation) -> Option<T> {
         serde_json::from_slice(&self.source[annotation.text.range()]).ok()
+    }
+
+    /// What is known of an annotation that nobody drew; `None` for one that was given.
+    pub fn pseudo_of(&self, annotation: &Annotation) -> Option<Pseudo> {
+        #[derive(Deserialize)]
+        struct Record {
+            pseudo: bool,
+            score: Option<Value>,
+            confidence: Option<Value>,
+        }
+        let Record { pseudo, score, confidence } = self.fields_of(annotation)?;
+        let number = |value: Option<Value>| value.and_then(|value| value.as_f64());
+        pseudo.then(|| Pseudo::new(number(score), number(confidence)))
     }
 }
 
@@ -312,6 +399,21 @@ impl Builder {
         crowd: bool,
         more: impl Serialize,
     ) {
+        self.annotation_of_area(image, category, (bbox, bbox.area()), crowd, more);
+    }
+
+    /// The same for a box that an area other than its own is known of: that of a mask.
+    ///
+    /// # Panics
+    /// As [`annotation`](Self::annotation).
+    pub fn annotation_of_area(
+        &mut self,
+        image: usize,
+        category: usize,
+        (bbox, area): (Xywh, f64),
+        crowd: bool,
+        more: impl Serialize,
+    ) {
         let Xywh { x, y, width, height } = bbox;
         assert!([x, y, width, height].iter().all(|v| v.is_finite()) && width >= 0.0 && height >= 0.0);
         let id = self.next_annotation;
@@ -321,11 +423,11 @@ impl Builder {
             image_id: self.parts.images[image].id,
             category_id: self.parts.categories[category].id,
             bbox: [x, y, width, height],
-            area: bbox.area(),
+            area,
             iscrowd: u8::from(crowd),
             more,
         });
-        self.parts.annotations.push(Annotation { id, image, category, bbox, area: bbox.area(), crowd, text });
+        self.parts.annotations.push(Annotation { id, image, category, bbox, area, crowd, text });
     }
 
     fn text(&mut self, record: &impl Serialize) -> Text {

@@ -38,6 +38,14 @@ pub enum Error {
     #[error("{} is not a COCO annotation file: {reason}", path.display())]
     NotCoco { path: PathBuf, reason: String },
 
+    /// The file is well formed but is something else.
+    #[error("{} is not a COCO results file: {reason}", path.display())]
+    NotResults { path: PathBuf, reason: &'static str },
+
+    /// An entry of a results file that is no detection on the data set. Entries count from 0.
+    #[error("{}:{line}: detection {detection} {fault}", path.display())]
+    Detection { path: PathBuf, line: usize, detection: usize, fault: DetectionFault },
+
     /// Annotations that were not taken away from the data set they are said to be from.
     #[error("{} is not what was hidden: {reason}", path.display())]
     NotHidden { path: PathBuf, reason: String },
@@ -82,6 +90,54 @@ pub enum Error {
     NoImages { path: PathBuf, tried: Vec<PathBuf> },
 }
 
+/// What is wrong with an entry of a results file.
+#[derive(Debug, Error)]
+pub enum DetectionFault {
+    #[error("is of image {image}, which the annotations do not have")]
+    UnknownImage { image: u64 },
+
+    #[error("is of category {category}, which the annotations do not have")]
+    UnknownCategory { category: u64 },
+
+    /// `instead` is what the entry has in its place.
+    #[error("has {}no `bbox`; lacuna judges boxes", instead.map_or(String::new(), |field| format!("`{field}` but ")))]
+    NoBox { instead: Option<&'static str> },
+
+    #[error("has a `bbox` of negative size: {bbox:?}")]
+    NegativeBox { bbox: [f64; 4] },
+
+    /// Its corners are finite in f64 but not in f32.
+    #[error("has a `bbox` beyond any image: {bbox:?}")]
+    HugeBox { bbox: [f64; 4] },
+
+    #[error("has `{field}` {value}; it must be from 0 to 1")]
+    OutOfRange { field: &'static str, value: f64 },
+
+    /// A field that is missing or of the wrong kind, or, without its name, some field.
+    #[error("{problem}")]
+    Field { field: Option<&'static str>, problem: String },
+}
+
+impl DetectionFault {
+    fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::UnknownImage { .. } => Some(
+                "`image_id` is the `id` of an image of the annotations; are they of the images that the detector saw?",
+            ),
+            Self::UnknownCategory { .. } => Some(
+                "`category_id` is the `id` of a category of the annotations, not the class number of the detector",
+            ),
+            Self::Field { field: Some("image_id"), .. } => {
+                Some("`image_id` is the `id` of an image of the annotations, not the name of its file")
+            }
+            Self::OutOfRange { field: "score", .. } => Some(
+                "are these logits or percentages? put logits through a sigmoid, divide percentages by 100",
+            ),
+            _ => None,
+        }
+    }
+}
+
 impl Error {
     pub(crate) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
         |source| Self::Read { path: path.into(), source }
@@ -106,6 +162,12 @@ impl Error {
                  `categories`"
                     .into(),
             ),
+            Self::NotResults { .. } => Some(
+                "a COCO results file is one JSON list of objects with `image_id`, `category_id`, `bbox` and \
+                 `score`"
+                    .into(),
+            ),
+            Self::Detection { fault, .. } => fault.hint().map(Into::into),
             Self::UnknownLayout { .. } => Some(
                 "known layouts: a COCO JSON file or a folder with `annotations/*.json` or \
                  `train/_annotations.coco.json`; VOC's `Annotations/` and `JPEGImages/`; YOLO's `data.yaml`, \

@@ -4,7 +4,8 @@
 //! `xmin − 1 .. xmax` in the continuous coordinates used here (as detectron2 reads it). `pose`,
 //! `truncated`, `difficult` and `occluded` are kept in the record under these names and written
 //! back. VOC has no crowds: a crowd region is written as a difficult object with an `iscrowd`
-//! element, which this reader knows and others pass over.
+//! element, which this reader knows and others pass over. So it is with a box that nobody drew: after
+//! VOC's own elements it has `pseudo`, and `score` and `confidence` where they are known.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -15,7 +16,7 @@ use rayon::prelude::*;
 use roxmltree::{Document, Node, ParsingOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::{Builder, Dataset, Image, Xywh};
+use crate::dataset::{Builder, Dataset, Image, Pseudo, Xywh};
 use crate::decode::{self, ImageError, OnBadImage};
 use crate::error::{Error, Result};
 use crate::layout::{IMAGE_EXTENSIONS, files_of};
@@ -100,7 +101,7 @@ pub fn read(
         n_images += 1;
         let index = builder.image(&file_name, width, height);
         for object in image.objects {
-            builder.annotation(index, classes[&object.name], object.bbox, object.crowd, object.attributes);
+            builder.annotation(index, classes[&object.name], object.bbox, object.crowd, object.more);
         }
     }
     if n_images == 0 {
@@ -135,7 +136,16 @@ pub struct AnnotatedObject {
     pub name: String,
     pub bbox: Xywh,
     pub crowd: bool,
+    more: More,
+}
+
+/// What a record keeps besides.
+#[derive(Debug, Serialize)]
+struct More {
+    #[serde(flatten)]
     attributes: Attributes,
+    #[serde(flatten)]
+    pseudo: Option<Pseudo>,
 }
 
 /// What VOC says of an object besides its box and name.
@@ -208,11 +218,14 @@ pub fn parse(text: &str, path: &Path) -> Result<AnnotatedImage> {
             occluded: flag("occluded"),
         };
         let crowd = text_of(object, "iscrowd") == Some("1");
+        let share = |key: &str| text_of(object, key).and_then(|t| t.parse().ok());
+        let pseudo = (text_of(object, "pseudo") == Some("1"))
+            .then(|| Pseudo::new(share("score"), share("confidence")));
         Ok(AnnotatedObject {
             name,
             bbox: Xywh { x: x1, y: y1, width: x2 - x1, height: y2 - y1 },
             crowd,
-            attributes,
+            more: More { attributes, pseudo },
         })
     });
     Ok(AnnotatedImage {
@@ -262,6 +275,15 @@ pub fn write(dataset: &Dataset, image: usize, file_name: &str, out: &mut impl Wr
             x + width,
             y + height
         )?;
+        if let Some(pseudo) = dataset.pseudo_of(annotation) {
+            write!(out, "    <pseudo>1</pseudo>")?;
+            for (name, value) in [("score", pseudo.score()), ("confidence", pseudo.confidence())] {
+                if let Some(value) = value {
+                    write!(out, "<{name}>{value}</{name}>")?;
+                }
+            }
+            writeln!(out)?;
+        }
         writeln!(out, "  </object>")?;
     }
     writeln!(out, "</annotation>")

@@ -275,7 +275,7 @@ pub fn parse(text: &str, n_classes: usize, key_points: bool, path: &Path) -> Res
     Ok(labels)
 }
 
-/// What a label file has no place for.
+/// What a file has no place for.
 #[derive(Debug, Default, PartialEq)]
 pub struct LeftOut {
     pub crowds: usize,
@@ -301,12 +301,10 @@ pub fn write(
             continue;
         }
         let bbox = turned.map_or(annotation.bbox, |size| size.turned(annotation.bbox));
-        let (x1, x2) = (bbox.x.max(0.0), (bbox.x + bbox.width).min(image_width));
-        let (y1, y2) = (bbox.y.max(0.0), (bbox.y + bbox.height).min(image_height));
-        if x2 < x1 || y2 < y1 {
+        let Some([x1, y1, x2, y2]) = bbox.corners_within(width, height) else {
             left_out.outside += 1;
             continue;
-        }
+        };
         writeln!(
             out,
             "{} {} {} {} {}",

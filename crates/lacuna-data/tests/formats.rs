@@ -11,7 +11,7 @@ use lacuna_data::decode::OnBadImage;
 use lacuna_data::layout::{Format, Layout, ReadOptions, Split};
 use lacuna_data::output::IfExists;
 use lacuna_data::problems::{Problem, problems};
-use lacuna_data::{Dataset, Xywh, coco, voc, yolo};
+use lacuna_data::{Dataset, Pseudo, Xywh, coco, label_studio, voc, yolo};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -465,6 +465,59 @@ fn bad_voc_and_yolo_files_are_refused_with_the_line() {
 }
 
 #[test]
+fn boxes_that_nobody_drew_are_known_as_such_in_voc_and_plain_in_yolo() {
+    let text = SMALL
+        .replace(
+            r#""bbox": [30, 20, 20, 20]"#,
+            r#""bbox": [30, 20, 10, 10], "pseudo": true, "score": 0.1, "confidence": 0.7"#,
+        )
+        .replace(r#"5e0], "iscrowd": 0"#, r#"5e0], "pseudo": false, "score": 0.5"#);
+    let dataset = parse(&text).unwrap();
+    let mut xml = Vec::new();
+    voc::write(&dataset, 0, "a.png", &mut xml).unwrap();
+    let xml = String::from_utf8(xml).unwrap();
+    let document = roxmltree::Document::parse(&xml).unwrap();
+    let elements = |node: roxmltree::Node| -> Vec<String> {
+        node.children().filter(roxmltree::Node::is_element).map(|n| n.tag_name().name().to_owned()).collect()
+    };
+    let objects: Vec<_> = document.descendants().filter(|n| n.has_tag_name("object")).map(elements).collect();
+    // VOC's own elements come first, in VOC's order.
+    let own = ["name", "pose", "truncated", "difficult", "bndbox"];
+    assert_eq!(objects[0], own);
+    assert_eq!(objects[2], [&own[..], &["pseudo", "score", "confidence"]].concat());
+    assert_eq!(objects[3], [&own[..], &["pseudo"]].concat());
+    assert!(xml.contains("    <pseudo>1</pseudo><score>0.1</score><confidence>0.7</confidence>\n"), "{xml}");
+
+    let root = folder(&[("Annotations/a.xml", &xml), ("JPEGImages/a.png", "")]);
+    let back = read_only_split(root.path()).dataset;
+    let pseudo = |d: &Dataset| d.annotations_of(0).map(|a| d.pseudo_of(a)).collect::<Vec<_>>();
+    let none = Some(Pseudo::new(None, None));
+    assert_eq!(pseudo(&back), [None, None, Some(Pseudo::new(Some(0.1), Some(0.7))), none]);
+    assert_eq!(pseudo(&back), pseudo(&dataset));
+    assert!(written(&back).contains(r#""difficult":0,"pseudo":true,"score":0.1,"confidence":0.7}"#));
+
+    let mut labels = Vec::new();
+    yolo::write(&dataset, 0, None, &mut labels).unwrap();
+    let labels = String::from_utf8(labels).unwrap();
+    assert_eq!(labels.lines().map(|line| line.split(' ').count()).collect::<Vec<_>>(), [5, 5, 5]);
+}
+
+#[test]
+fn a_pseudo_box_is_one_whatever_its_numbers_are() {
+    let pseudo = |more: &str| {
+        let dataset = parse(&SMALL.replace(r#""pseudo": true"#, more)).unwrap();
+        let last = dataset.annotations().last().unwrap();
+        dataset.pseudo_of(last)
+    };
+    assert_eq!(
+        pseudo(r#""pseudo": true, "score": "high", "confidence": 1.5"#),
+        Some(Pseudo::new(None, None))
+    );
+    assert_eq!(pseudo(r#""pseudo": true, "score": 1"#).unwrap().score(), Some(1.0));
+    assert_eq!((pseudo(r#""score": 0.5"#), pseudo(r#""pseudo": "yes""#)), (None, None));
+}
+
+#[test]
 fn what_is_no_data_set_is_said_to_be_none() {
     let empty = folder(&[("readme.md", "hello")]);
     assert!(Layout::detect(empty.path()).unwrap_err().hint().unwrap().contains("known layouts"));
@@ -705,6 +758,7 @@ proptest! {
             let mut out = Vec::new();
             coco::write(&dataset, &mut out).unwrap();
             prop_assert!(coco::parse(out, path).is_ok());
+            label_studio::write(&dataset, "", "x", &mut Vec::new()).unwrap();
             for image in 0..dataset.images().len() {
                 voc::write(&dataset, image, "x", &mut Vec::new()).unwrap();
                 yolo::write(&dataset, image, None, &mut Vec::new()).unwrap();
