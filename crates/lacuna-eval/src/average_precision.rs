@@ -1,7 +1,13 @@
-use hotcoco::{AccumulatedEval, COCO, COCOeval, IouType};
-use lacuna_boxes::{Box2, Detection};
-use lacuna_data::Dataset;
+use std::array;
+
+use lacuna_boxes::Detection;
+use lacuna_data::{Annotation, Dataset};
+use rayon::prelude::*;
 use serde::Serialize;
+
+use crate::Found;
+use crate::found::best_first;
+use crate::matching::{Overlaps, Standing, Truth};
 
 /// COCO's twelve numbers, in `[0, 1]`, and the average precision of each class. `None` where there is no
 /// object to find: pycocotools says −1.
@@ -29,33 +35,40 @@ pub struct AveragePrecision {
     pub per_class_50: Vec<Option<f64>>,
 }
 
-/// Judge `detections[i]`, those of `dataset.images()[i]`, as pycocotools judges boxes. Crowds and areas are
-/// the data set's.
+/// Average precision at one IoU threshold, overall and of each class in the order of [`Dataset::categories`].
+/// `None` where there is no object to find.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AveragePrecisionAt {
+    pub ap: Option<f64>,
+    pub per_class: Vec<Option<f64>>,
+}
+
+/// Judge `found` as pycocotools judges boxes. Crowds and areas are the data set's. Of equal scores in an
+/// image, the first of the list is the better; of equal ones in two images, that of the lower image id.
 ///
 /// Differs from the reference: an annotation with the id 0 can be found. pycocotools takes its id for "no
-/// match". A degenerate detection is a false one wherever its corners are.
+/// match".
 ///
 /// # Panics
-/// When there is not one list for each image, a class is not of the data set, or a score is not a number.
-pub fn average_precision(dataset: &Dataset, detections: &[Vec<Detection>]) -> AveragePrecision {
-    assert_eq!(detections.len(), dataset.images().len(), "lists of detections, and images");
-    let truth = COCO::from_dataset(ground_truth(dataset));
-    let found = truth.load_res_anns(results(dataset, detections)).expect("scores are numbers");
-    let mut evaluation = COCOeval::new(truth, found, IouType::Bbox);
-    evaluation.evaluate().expect("only masks can be refused");
-    evaluation.accumulate();
-    // `summarize` would print them.
-    evaluation.summarize_lines();
-
-    let stats = evaluation.stats().expect("the lines were made from them");
-    let stats: [f64; 12] = stats.try_into().expect("boxes have twelve");
-    let curves = evaluation.accumulated().expect("they were accumulated");
-    let [ap, ap50, ap75, ap_small, ap_medium, ap_large, rest @ ..] = stats.map(known);
-    let [ar_1, ar_10, ar_100, ar_small, ar_medium, ar_large] = rest;
+/// When an image or a class is not of the data set.
+pub fn average_precision(dataset: &Dataset, found: &[Found]) -> AveragePrecision {
+    let classes = judge(dataset, found, &coco_ious());
+    let mean_over = |area: usize, figure: &dyn Fn(&[AtIou]) -> f64| {
+        mean(classes.iter().filter_map(|class| class[area].as_deref()).map(figure))
+    };
+    let [ap, ap_small, ap_medium, ap_large] = array::from_fn(|area| mean_over(area, &mean_ap));
+    let recall = |area: usize, limit: usize| {
+        mean_over(area, &|at| at.iter().map(|at| at.recall[limit]).sum::<f64>() / at.len() as f64)
+    };
+    let [ar_1, ar_10, ar_100] = array::from_fn(|limit| recall(ALL, limit));
+    let [ar_small, ar_medium, ar_large] = array::from_fn(|area| recall(area + 1, LIMITS.len() - 1));
+    let per_class = |figure: &dyn Fn(&[AtIou]) -> f64| {
+        classes.iter().map(|class| class[ALL].as_deref().map(figure)).collect()
+    };
     AveragePrecision {
         ap,
-        ap50,
-        ap75,
+        ap50: mean_over(ALL, &|at| at[0].ap),
+        ap75: mean_over(ALL, &|at| at[5].ap),
         ap_small,
         ap_medium,
         ap_large,
@@ -65,78 +78,215 @@ pub fn average_precision(dataset: &Dataset, detections: &[Vec<Detection>]) -> Av
         ar_small,
         ar_medium,
         ar_large,
-        per_class: per_class(dataset, curves, curves.shape.t),
-        per_class_50: per_class(dataset, curves, 1),
+        per_class: per_class(&mean_ap),
+        per_class_50: per_class(&|at| at[0].ap),
     }
 }
 
-/// hotcoco's and pycocotools' mark for "nothing to find" is −1.
-fn known(value: f64) -> Option<f64> {
-    (value >= 0.0).then_some(value)
-}
-
-/// The mean precision of each class over the first `thresholds` of IoU (the very first is 0.5).
-fn per_class(dataset: &Dataset, curves: &AccumulatedEval, thresholds: usize) -> Vec<Option<f64>> {
-    // The first area range is "all"; the last number of detections is 100.
-    let (all, most) = (0, curves.shape.m - 1);
-    let of_class = |id: u64| {
-        let class = curves.cat_ids.iter().position(|&c| c == id)?;
-        let points = (0..thresholds).flat_map(|t| (0..curves.shape.r).map(move |r| (t, r)));
-        let mut sum = 0.0;
-        for (t, r) in points {
-            sum += known(curves.precision[curves.precision_idx(t, r, class, all, most)])?;
-        }
-        Some(sum / (thresholds * curves.shape.r) as f64)
+/// [`average_precision`] of a model: `detections[i]` are those of `dataset.images()[i]`. A degenerate one is
+/// false wherever its corners are.
+///
+/// # Panics
+/// When there is not one list for each image, or a class is not of the data set.
+pub fn average_precision_of_lists(dataset: &Dataset, detections: &[Vec<Detection>]) -> AveragePrecision {
+    assert_eq!(detections.len(), dataset.images().len(), "lists of detections, and images");
+    let of_image = |(image, detections): (usize, &Vec<Detection>)| {
+        detections.iter().map(|&detection| Found::from_detection(image, detection)).collect::<Vec<_>>()
     };
-    dataset.categories().iter().map(|c| of_class(c.id)).collect()
+    average_precision(dataset, &detections.iter().enumerate().flat_map(of_image).collect::<Vec<_>>())
 }
 
-/// Ids are the data set's own: equal scores are judged in the order of the images' ids.
-fn ground_truth(dataset: &Dataset) -> hotcoco::Dataset {
-    let images = dataset.images().iter().map(|i| hotcoco::Image { id: i.id, ..Default::default() });
-    // hotcoco complains on stderr of a class without a name. It has no use for one here.
-    let categories = dataset.categories().iter().map(|c| hotcoco::Category {
-        id: c.id,
-        name: c.id.to_string(),
-        ..Default::default()
-    });
-    let annotations = dataset.annotations().iter().map(|a| hotcoco::Annotation {
-        id: a.id,
-        image_id: dataset.images()[a.image].id,
-        category_id: dataset.categories()[a.category].id,
-        bbox: Some([a.bbox.x, a.bbox.y, a.bbox.width, a.bbox.height]),
-        area: Some(a.area),
-        iscrowd: a.crowd,
-        ..Default::default()
-    });
-    hotcoco::Dataset {
-        images: images.collect(),
-        annotations: annotations.collect(),
-        categories: categories.collect(),
-        ..Default::default()
+/// The same at one IoU threshold of one's own, as pycocotools with that one alone in `iouThrs`.
+///
+/// # Panics
+/// When an image or a class is not of the data set.
+pub fn average_precision_at(dataset: &Dataset, found: &[Found], iou_min: f64) -> AveragePrecisionAt {
+    let classes = judge(dataset, found, &[iou_min]);
+    let per_class: Vec<Option<f64>> =
+        classes.iter().map(|class| class[ALL].as_deref().map(mean_ap)).collect();
+    AveragePrecisionAt { ap: mean(per_class.iter().copied().flatten()), per_class }
+}
+
+/// 0.5, 0.55, …, 0.95 with the digits of NumPy's `linspace`, which overlaps are compared with.
+fn coco_ious() -> [f64; 10] {
+    array::from_fn(|n| if n == 9 { 0.95 } else { 0.5 + n as f64 * ((0.95 - 0.5) / 9.0) })
+}
+
+/// The areas of all, small, medium and large objects, both ends included.
+const AREAS: [[f64; 2]; 4] = [[0.0, 1e10], [0.0, 1024.0], [1024.0, 9216.0], [9216.0, 1e10]];
+const ALL: usize = 0;
+/// So many of the best detections of each image and class are looked at; precision is of the last.
+const LIMITS: [usize; 3] = [1, 10, 100];
+
+fn within(area: f64, [low, high]: [f64; 2]) -> bool {
+    area >= low && area <= high
+}
+
+/// The figures of one class, area and IoU threshold.
+struct AtIou {
+    ap: f64,
+    /// For each of [`LIMITS`].
+    recall: [f64; LIMITS.len()],
+}
+
+fn mean_ap(at: &[AtIou]) -> f64 {
+    at.iter().map(|at| at.ap).sum::<f64>() / at.len() as f64
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, n) = values.fold((0.0, 0), |(sum, n), value| (sum + value, n + 1));
+    (n > 0).then(|| sum / f64::from(n))
+}
+
+/// Of each class and each area, the figures for each threshold; `None` when the class has no object of that
+/// area.
+fn judge(dataset: &Dataset, found: &[Found], ious: &[f64]) -> Vec<[Option<Vec<AtIou>>; AREAS.len()]> {
+    let n_classes = dataset.categories().len();
+    assert!(found.iter().all(|found| found.class < n_classes), "a class that the data set does not have");
+    // What is as good as equal is enough, as in pycocotools.
+    let ious: Vec<f64> = ious.iter().map(|iou| iou.min(1.0 - 1e-10)).collect();
+
+    let mut by_id: Vec<usize> = (0..dataset.images().len()).collect();
+    by_id.sort_unstable_by_key(|&image| dataset.images()[image].id);
+    let mut rank = vec![0; by_id.len()];
+    for (place, image) in by_id.into_iter().enumerate() {
+        rank[image] = place;
     }
-}
+    // Class by class, of each class the images by their ids, of each image in the order of the list.
+    let found = by(n_classes, by(rank.len(), found.iter().collect(), |f| rank[f.image]), |f| f.class);
+    let objects = dataset.annotations().iter().collect();
+    let objects =
+        by(n_classes, by(rank.len(), objects, |object| rank[object.image]), |object| object.category);
 
-fn results(dataset: &Dataset, detections: &[Vec<Detection>]) -> Vec<hotcoco::Annotation> {
-    let of_image = |(image, detections): (&lacuna_data::Image, &Vec<Detection>)| -> Vec<_> {
-        let result = |d: &Detection| hotcoco::Annotation {
-            image_id: image.id,
-            category_id: dataset.categories()[d.class].id,
-            bbox: Some(xywh(d.bounds)),
-            score: Some(f64::from(d.score.0)),
-            ..Default::default()
+    let of_class = |class: usize| {
+        let found = range(&found, class, |found| found.class);
+        let objects = range(&objects, class, |object| object.category);
+        let images: Vec<&[&Found]> = found.chunk_by(|a, b| a.image == b.image).collect();
+        let judge = |found: &&[&Found]| {
+            let image = rank[found[0].image];
+            let mut found = found.to_vec();
+            found.sort_by(|a, b| best_first(a.score, b.score));
+            judge_image(&found, range(objects, image, |object| rank[object.image]), &ious)
         };
-        detections.iter().map(result).collect()
+        let mut verdicts: Vec<Verdict> = images.par_iter().flat_map_iter(judge).collect();
+        verdicts.sort_by(|a, b| best_first(a.score, b.score));
+        array::from_fn(|area| {
+            let objects = objects.iter().filter(|object| !object.crowd && within(object.area, AREAS[area]));
+            let n_objects = objects.count();
+            let at = |iou| accumulate(&verdicts, area, iou, n_objects);
+            (n_objects > 0).then(|| (0..ious.len()).into_par_iter().map(at).collect())
+        })
     };
-    dataset.images().iter().zip(detections).flat_map(of_image).collect()
+    (0..n_classes).into_par_iter().map(of_class).collect()
 }
 
-/// As COCO has boxes. A degenerate one becomes a point: a negative area would be outside all ranges, and
-/// then no error either.
-fn xywh(bounds: Box2) -> [f64; 4] {
-    if bounds.is_degenerate() {
-        return [0.0; 4];
+/// The items ordered by a key below `n_keys`, those of equal keys as they were (a counting sort).
+fn by<T: Copy>(n_keys: usize, items: Vec<T>, key: impl Fn(T) -> usize) -> Vec<T> {
+    let mut next = vec![0; n_keys + 1];
+    for &item in &items {
+        next[key(item) + 1] += 1;
     }
-    let [x1, y1, x2, y2] = [bounds.x1, bounds.y1, bounds.x2, bounds.y2].map(f64::from);
-    [x1, y1, x2 - x1, y2 - y1]
+    for n in 0..n_keys {
+        next[n + 1] += next[n];
+    }
+    let mut ordered = items.clone();
+    for item in items {
+        let place = &mut next[key(item)];
+        ordered[*place] = item;
+        *place += 1;
+    }
+    ordered
+}
+
+/// The items with this key in a list that is sorted by it.
+fn range<T>(sorted: &[T], key: usize, key_of: impl Fn(&T) -> usize) -> &[T] {
+    let start = sorted.partition_point(|item| key_of(item) < key);
+    let rest = &sorted[start..];
+    &rest[..rest.partition_point(|item| key_of(item) == key)]
+}
+
+/// What became of a detection.
+struct Verdict {
+    score: f64,
+    /// So many detections of its image and class are better.
+    better: u8,
+    /// For each area, a bit for each IoU threshold.
+    right: [u16; AREAS.len()],
+    /// Neither right nor wrong.
+    left_out: [u16; AREAS.len()],
+}
+
+/// The detections of one class in one image, the best first, and the annotations of that class there.
+///
+/// Overlaps are computed once, and matched for each area and threshold. Objects outside the area are left
+/// out, with the detections that match them, and so are detections outside it that match nothing.
+fn judge_image(found: &[&Found], objects: &[&Annotation], ious: &[f64]) -> Vec<Verdict> {
+    let found = &found[..found.len().min(LIMITS[LIMITS.len() - 1])];
+    let unmatched = |(better, found): (usize, &&Found)| Verdict {
+        score: found.score,
+        better: better as u8,
+        right: [0; AREAS.len()],
+        left_out: AREAS.map(|area| if within(found.bbox.area(), area) { 0 } else { u16::MAX }),
+    };
+    let mut verdicts: Vec<Verdict> = found.iter().enumerate().map(unmatched).collect();
+
+    let truth: Vec<Truth> = objects.iter().map(|&object| object.into()).collect();
+    let lowest = ious.iter().copied().fold(1.0, f64::min);
+    let overlaps = Overlaps::new(found.iter().copied(), &truth, lowest);
+    let mut taken = Vec::new();
+    for (area, limits) in AREAS.into_iter().enumerate() {
+        let standing = |object: &&Annotation| match object {
+            Annotation { crowd: true, .. } => Standing::Crowd,
+            Annotation { area, .. } if within(*area, limits) => Standing::Object,
+            _ => Standing::LeftOut,
+        };
+        let standings: Vec<Standing> = objects.iter().map(standing).collect();
+        for (bit, &iou_min) in ious.iter().enumerate() {
+            overlaps.choose(iou_min, &standings, &mut taken, |detection, object, _| {
+                let verdict = &mut verdicts[detection];
+                let right = u16::from(standings[object] == Standing::Object);
+                verdict.right[area] |= right << bit;
+                verdict.left_out[area] = verdict.left_out[area] & !(1 << bit) | (1 - right) << bit;
+            });
+        }
+    }
+    verdicts
+}
+
+/// The precision at the recalls 0, 0.01, …, 1, each the best at that recall or beyond, and its mean.
+fn accumulate(best_first: &[Verdict], area: usize, iou: usize, n_objects: usize) -> AtIou {
+    // Precision where recall grows: between two such places it only falls, so the best is at one of them.
+    let mut precision: Vec<f64> = Vec::new();
+    let mut counted = 0.0;
+    let mut right = [0; LIMITS.len()];
+    for verdict in best_first {
+        let [is_right, is_left_out] =
+            [verdict.right, verdict.left_out].map(|bits| bits[area] >> iou & 1 == 1);
+        if is_left_out {
+            continue;
+        }
+        counted += 1.0;
+        if is_right {
+            for (right, limit) in right.iter_mut().zip(LIMITS) {
+                *right += usize::from(usize::from(verdict.better) < limit);
+            }
+            precision.push((precision.len() + 1) as f64 / (counted + f64::EPSILON));
+        }
+    }
+    for n in (1..precision.len()).rev() {
+        precision[n - 1] = precision[n - 1].max(precision[n]);
+    }
+
+    let recall = |right: usize| right as f64 / n_objects as f64;
+    let mut sum = 0.0;
+    let mut place = 0;
+    for hundredths in 0..=100 {
+        // NumPy's `linspace` again: 0.01 is rounded before it is multiplied.
+        let at_least = if hundredths == 100 { 1.0 } else { f64::from(hundredths) * 0.01 };
+        while place < precision.len() && recall(place + 1) < at_least {
+            place += 1;
+        }
+        sum += precision.get(place).copied().unwrap_or(0.0);
+    }
+    AtIou { ap: sum / 101.0, recall: right.map(recall) }
 }

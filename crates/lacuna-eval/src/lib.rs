@@ -1,8 +1,19 @@
-//! How good detections are: by COCO's rules ([`average_precision`]), and as proposals for objects that
-//! nobody annotated ([`recovered`]).
+//! How good detections are: by COCO's rules ([`average_precision`]), by how well their confidences keep what
+//! they promise ([`CalibrationError`]), and as proposals for objects that nobody annotated ([`recovered`],
+//! [`recovered_above`]). Which detection is which object is decided in one place ([`match_detections`]).
+//!
+//! Plain numbers in, plain numbers out.
 
 mod average_precision;
+mod calibration;
+mod found;
+mod matching;
 mod recovered;
 
-pub use average_precision::{AveragePrecision, average_precision};
-pub use recovered::{Recovered, recovered};
+pub use average_precision::{
+    AveragePrecision, AveragePrecisionAt, average_precision, average_precision_at, average_precision_of_lists,
+};
+pub use calibration::{Bin, CalibrationError, DEFAULT_BINS, LA_ECE_BINS, Outcome, outcomes};
+pub use found::Found;
+pub use matching::{Match, match_detections};
+pub use recovered::{Recovered, RecoveredAbove, recovered, recovered_above};

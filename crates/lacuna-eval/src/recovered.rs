@@ -1,9 +1,13 @@
-use std::iter::Sum;
+use std::iter::{self, Sum};
 use std::ops::Add;
 
-use lacuna_boxes::{Detection, iou};
-use lacuna_data::Object;
+use lacuna_boxes::Detection;
+use lacuna_data::{Dataset, Object};
 use serde::{Deserialize, Serialize};
+
+use crate::found::best_first;
+use crate::matching::{Truth, matched_in_order};
+use crate::{Found, Match, match_detections};
 
 /// How many of the objects that were hidden from a detector it has found again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +27,12 @@ impl Recovered {
     /// The share of the hidden objects that was found; `None` when nothing was hidden.
     pub fn recall(self) -> Option<f64> {
         share(self.right, self.hidden)
+    }
+
+    /// The harmonic mean of both, `2·right / (proposed + hidden)`; `None` when there is neither a proposal nor
+    /// anything hidden.
+    pub fn f1(self) -> Option<f64> {
+        share(2 * self.right, self.proposed + self.hidden)
     }
 }
 
@@ -48,28 +58,70 @@ impl Sum for Recovered {
     }
 }
 
-/// Compare the boxes proposed for one image with the objects hidden in it.
-///
-/// COCO's matching: the best score chooses first, and takes the object of its class that it overlaps most,
-/// at an IoU of at least `iou_min`, among those that are left. Every object counts for one proposal only.
+/// Compare the boxes proposed for one image with the objects hidden in it, by the rule of
+/// [`match_detections`]. Every object counts for one proposal only.
 pub fn recovered(proposed: &[Detection], hidden: &[Object], iou_min: f32) -> Recovered {
-    let mut best_first: Vec<&Detection> = proposed.iter().collect();
-    best_first.sort_by(|a, b| b.score.0.total_cmp(&a.score.0));
-    let mut left: Vec<&Object> = hidden.iter().collect();
-    for proposal in best_first {
-        let overlaps = left.iter().enumerate().filter(|(_, object)| object.class == proposal.class);
-        let overlaps = overlaps.map(|(index, object)| (index, iou(proposal.bounds, object.bbox)));
-        let enough = overlaps.filter(|&(_, iou)| iou >= iou_min);
-        if let Some((index, _)) = enough.max_by(|a, b| a.1.total_cmp(&b.1)) {
-            left.remove(index);
-        }
-    }
-    Recovered { right: hidden.len() - left.len(), proposed: proposed.len(), hidden: hidden.len() }
+    let mut proposals: Vec<Found> = proposed.iter().map(|&p| Found::from_detection(0, p)).collect();
+    proposals.sort_by(|a, b| best_first(a.score, b.score));
+    let truth: Vec<Truth> = hidden.iter().map(Truth::from).collect();
+    let matches = matched_in_order(proposals.iter(), &truth, iou_min.into());
+    let right = matches.iter().filter(|matched| matches!(matched, Match::Matched(_))).count();
+    Recovered { right, proposed: proposed.len(), hidden: hidden.len() }
+}
+
+/// What it gives to accept every proposal with a confidence of at least a threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RecoveredAbove {
+    pub threshold: f64,
+    /// With the accepted for the proposed.
+    pub recovered: Recovered,
+    /// The precision that the confidences promise: the mean of those accepted. `None` when there is none.
+    pub promised_precision: Option<f64>,
+}
+
+/// Compare proposals, their scores being confidences, with the objects hidden in all images, for each of some
+/// thresholds.
+///
+/// They are matched once ([`match_detections`]), for all thresholds: a choice depends on the surer proposals
+/// only, and those above a threshold are the surest, so that each chooses as if the rest were not there. A
+/// proposal that lies in a crowd counts nowhere.
+///
+/// # Panics
+/// When an image is not of the data set.
+pub fn recovered_above(
+    hidden: &Dataset,
+    proposals: &[Found],
+    iou_min: f64,
+    thresholds: &[f64],
+) -> Vec<RecoveredAbove> {
+    let matches = match_detections(hidden, proposals, iou_min);
+    let judged = proposals.iter().zip(matches).filter(|(_, matched)| *matched != Match::Ignored);
+    let mut surest_first: Vec<(f64, bool)> =
+        judged.map(|(p, matched)| (p.score, matched != Match::Wrong)).collect();
+    surest_first.sort_by(|a, b| best_first(a.0, b.0));
+    // Before each place in the order: how many are right, and the sum of the confidences.
+    let sums = surest_first.iter().scan((0, 0.0), |(right, confidence), proposal| {
+        *right += usize::from(proposal.1);
+        *confidence += proposal.0;
+        Some((*right, *confidence))
+    });
+    let sums: Vec<(usize, f64)> = iter::once((0, 0.0)).chain(sums).collect();
+
+    let hidden = hidden.annotations().iter().filter(|annotation| !annotation.crowd).count();
+    let above = |&threshold: &f64| {
+        let proposed = surest_first.partition_point(|(confidence, _)| *confidence >= threshold);
+        let (right, confidence) = sums[proposed];
+        let promised_precision = (proposed > 0).then(|| confidence / proposed as f64);
+        RecoveredAbove { threshold, recovered: Recovered { right, proposed, hidden }, promised_precision }
+    };
+    thresholds.iter().map(above).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use lacuna_boxes::{Box2, Score};
+    use lacuna_data::{Builder, Xywh};
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -97,6 +149,7 @@ mod tests {
         let counts = recovered(&twice, &hidden, 0.5);
         assert_eq!(counts, Recovered { right: 1, proposed: 2, hidden: 1 });
         assert_eq!((counts.precision(), counts.recall()), (Some(0.5), Some(1.0)));
+        assert_eq!(counts.f1(), Some(2.0 / 3.0));
     }
 
     #[test]
@@ -131,7 +184,7 @@ mod tests {
     #[test]
     fn nothing_of_nothing_is_not_a_share() {
         let nothing = recovered(&[], &[], 0.5);
-        assert_eq!((nothing.precision(), nothing.recall()), (None, None));
+        assert_eq!((nothing.precision(), nothing.recall(), nothing.f1()), (None, None, None));
         let missed = recovered(&[], &[object(0, 0.0, 1.0)], 0.5);
         assert_eq!((missed.precision(), missed.recall()), (None, Some(0.0)));
     }
@@ -141,5 +194,73 @@ mod tests {
         let one = Recovered { right: 1, proposed: 2, hidden: 3 };
         let sum: Recovered = [one, one, Recovered::default()].into_iter().sum();
         assert_eq!(sum, Recovered { right: 2, proposed: 4, hidden: 6 });
+    }
+
+    /// One class and two images with these hidden in them: image, and from where over how many pixels.
+    fn hidden(objects: &[(usize, f64, f64)], crowds: &[(usize, f64, f64)]) -> Dataset {
+        let mut builder = Builder::default();
+        let class = builder.category("");
+        for name in ["a.jpg", "b.jpg"] {
+            builder.image(name, 100, 100);
+        }
+        for (list, crowd) in [(objects, false), (crowds, true)] {
+            for &(image, x, width) in list {
+                builder.annotation(image, class, Xywh { x, y: 0.0, width, height: 10.0 }, crowd, ());
+            }
+        }
+        builder.finish()
+    }
+
+    fn sure(image: usize, confidence: f64, x: f64, width: f64) -> Found {
+        Found { image, class: 0, bbox: Xywh { x, y: 0.0, width, height: 10.0 }, score: confidence }
+    }
+
+    #[test]
+    fn what_reaches_a_threshold_is_accepted_and_promises_its_mean_confidence() {
+        let hidden = hidden(&[(0, 0.0, 10.0), (1, 0.0, 10.0), (1, 50.0, 10.0)], &[(0, 30.0, 40.0)]);
+        let proposals = [
+            sure(0, 0.5, 0.0, 10.0),
+            sure(1, 0.9, 0.0, 9.0),
+            // The same object again, and one in the crowd, which counts nowhere.
+            sure(1, 0.75, 0.0, 10.0),
+            sure(0, 1.0, 40.0, 10.0),
+        ];
+        let [all, some, one, none] = recovered_above(&hidden, &proposals, 0.5, &[0.0, 0.6, 0.9, 0.95])[..]
+        else {
+            panic!("four")
+        };
+        assert_eq!(all.recovered, Recovered { right: 2, proposed: 3, hidden: 3 });
+        assert_eq!(some.recovered, Recovered { right: 1, proposed: 2, hidden: 3 });
+        assert_eq!(one.recovered, Recovered { right: 1, proposed: 1, hidden: 3 });
+        assert_eq!(none.recovered, Recovered { right: 0, proposed: 0, hidden: 3 });
+        assert_eq!((some.promised_precision, some.recovered.precision()), (Some(0.825), Some(0.5)));
+        assert_eq!((none.threshold, none.promised_precision), (0.95, None));
+    }
+
+    proptest! {
+        /// Matching once and cutting is matching what is above each threshold alone.
+        #[test]
+        fn one_matching_serves_all_thresholds(
+            objects in prop::collection::vec((0usize..2, 0u8..15, 1u8..15), 0..10),
+            crowds in prop::collection::vec((0usize..2, 0u8..15, 1u8..15), 0..3),
+            proposals in prop::collection::vec((0usize..2, 0u8..=8, 0u8..15, 1u8..15), 0..20),
+            thresholds in prop::collection::vec(0.0f64..=1.0, 1..6),
+        ) {
+            let bars = |list: &[(usize, u8, u8)]| -> Vec<(usize, f64, f64)> {
+                list.iter().map(|&(image, x, width)| (image, x.into(), width.into())).collect()
+            };
+            let hidden = hidden(&bars(&objects), &bars(&crowds));
+            let proposals: Vec<Found> = (proposals.iter())
+                .map(|&(image, eighths, x, width)| sure(image, f64::from(eighths) / 8.0, x.into(), width.into()))
+                .collect();
+            for above in recovered_above(&hidden, &proposals, 0.5, &thresholds) {
+                let accepted: Vec<Found> =
+                    proposals.iter().copied().filter(|p| p.score >= above.threshold).collect();
+                let alone = match_detections(&hidden, &accepted, 0.5);
+                let right = alone.iter().filter(|matched| matches!(matched, Match::Matched(_))).count();
+                let proposed = alone.iter().filter(|matched| **matched != Match::Ignored).count();
+                prop_assert_eq!(above.recovered, Recovered { right, proposed, hidden: objects.len() });
+            }
+        }
     }
 }

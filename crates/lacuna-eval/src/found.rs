@@ -1,0 +1,39 @@
+use std::cmp::Ordering;
+
+use lacuna_boxes::{Box2, Detection};
+use lacuna_data::Xywh;
+
+/// A detection in an image of a data set, as exact as a results file has it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Found {
+    /// Index in [`Dataset::images`](lacuna_data::Dataset::images).
+    pub image: usize,
+    /// Index in [`Dataset::categories`](lacuna_data::Dataset::categories).
+    pub class: usize,
+    pub bbox: Xywh,
+    /// A raw score or a confidence: whatever is to be judged. The greater, the surer.
+    pub score: f64,
+}
+
+impl Found {
+    /// A model's detection in the image with this index.
+    pub fn from_detection(image: usize, detection: Detection) -> Self {
+        let Detection { bounds, class, score } = detection;
+        Self { image, class, bbox: xywh(bounds), score: score.0.into() }
+    }
+}
+
+/// As COCO has boxes. A degenerate one becomes a point: a negative area would be outside all ranges, and
+/// then no error either.
+pub(crate) fn xywh(bounds: Box2) -> Xywh {
+    if bounds.is_degenerate() {
+        return Xywh { x: 0.0, y: 0.0, width: 0.0, height: 0.0 };
+    }
+    let [x1, y1, x2, y2] = [bounds.x1, bounds.y1, bounds.x2, bounds.y2].map(f64::from);
+    Xywh { x: x1, y: y1, width: x2 - x1, height: y2 - y1 }
+}
+
+/// The greater score first; what is not a number last, as NumPy sorts.
+pub(crate) fn best_first(a: f64, b: f64) -> Ordering {
+    b.partial_cmp(&a).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+}
