@@ -1,0 +1,335 @@
+//! Charts: a title, a legend, axes with round ticks, and the data.
+
+use crate::axis::{Axis, Scale, shown, thousands};
+use crate::figure::{Anchor, Figure, Mark, Point, Role};
+
+/// Narrow enough that letters are still read when a phone's screen shows all of a figure.
+const WIDTH: f64 = 420.0;
+const MARGIN: f64 = 16.0;
+const TITLE_BASELINE: f64 = 24.0;
+const LEGEND_ROW: f64 = 19.0;
+/// The width of a letter, in the mean of usual sans-serif fonts at the size of labels.
+const LETTER: f64 = 6.4;
+const TITLE_LETTER: f64 = 7.8;
+/// A legend of more names is cut.
+const LONGEST_LEGEND: usize = 24;
+/// As many points or fewer are marked one by one.
+const FEW_POINTS: usize = 15;
+
+/// Values over the iterations. A value that is not a finite number is a gap in the line.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Series {
+    pub name: String,
+    /// Iteration and value.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// The detections whose confidence (or raw score) is between `low` and `high`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bin {
+    pub low: f64,
+    pub high: f64,
+    pub count: u64,
+    /// How many of them are right.
+    pub right: u64,
+    /// The sum of their confidences.
+    pub confidence: f64,
+}
+
+impl Bin {
+    /// Mean confidence and precision, from 0 to 1; `None` when there is no detection in it.
+    fn means(&self) -> Option<(f64, f64)> {
+        let [confidence, precision] = [self.confidence, self.right as f64].map(|sum| sum / self.count as f64);
+        (self.count > 0 && shown(confidence)).then(|| (confidence.clamp(0.0, 1.0), precision.min(1.0)))
+    }
+}
+
+/// Lines over the iterations. Where there are few points, or one alone, they are marked.
+pub fn line_chart(title: &str, y_label: &str, scale: Scale, series: &[Series]) -> Figure {
+    const HEIGHT: f64 = 280.0;
+    let visible = |&(x, y): &(f64, f64)| shown(x) && shown(y) && (scale != Scale::Log || y > 0.0);
+    let points = || series.iter().flat_map(|series| series.points.iter().copied().filter(visible));
+    if points().next().is_none() {
+        return nothing(title, HEIGHT);
+    }
+    let said = series.iter().filter_map(|series| {
+        let mut points = series.points.iter().filter(|point| visible(point));
+        let (at, first) = points.next()?;
+        Some(match points.next_back() {
+            Some((_, last)) => format!("{}: from {} to {}", series.name, short(*first), short(*last)),
+            None => format!("{}: {} at iteration {}", series.name, short(*first), short(*at)),
+        })
+    });
+    let said = said.collect::<Vec<_>>().join("; ");
+    let mut figure =
+        Figure::new(title, &format!("Lines of {y_label} over the iterations. {said}."), (WIDTH, HEIGHT));
+    let names: Vec<&str> = series.iter().map(|series| series.name.as_str()).collect();
+    let top = heading(&mut figure, title, if names.len() > 1 { &names } else { &[] });
+    let bottom = figure.size().1;
+    let y = Axis::new(scale, points().map(|(_, y)| y), 5);
+    let x = Axis::iterations(points().map(|(x, _)| x), 5);
+    let plot = Plot { left: margin_of(&y), right: WIDTH - MARGIN, top: top + 25.0, bottom: bottom - 40.0 };
+    plot.frame(&mut figure, &x, &y);
+    figure.text(
+        Role::Text,
+        Anchor::Start,
+        Point::new(MARGIN, top + 11.0),
+        fitting(y_label, WIDTH - 2.0 * MARGIN, LETTER),
+    );
+    figure.text(Role::Text, Anchor::End, Point::new(plot.right, bottom - 7.0), "iteration");
+
+    for (n, series) in series.iter().enumerate() {
+        let role = Role::Series(n);
+        let few = series.points.iter().filter(|point| visible(point)).count() <= FEW_POINTS;
+        for run in series.points.split(|point| !visible(point)).filter(|run| !run.is_empty()) {
+            let places: Vec<Point> =
+                run.iter().filter_map(|&(at, value)| Some(plot.at(x.place(at)?, y.place(value)?))).collect();
+            if few || places.len() == 1 {
+                for &center in &places {
+                    figure.add(Mark::Dot { role, center });
+                }
+            }
+            if places.len() > 1 {
+                figure.line(role, places);
+            }
+        }
+    }
+    figure
+}
+
+/// How precision compares with confidence: above the diagonal detections are better than they say, below
+/// it worse, and the area between is shaded. Below is the histogram of confidences, each bar a share of its
+/// series' detections. Legends give the expected calibration error (Naeini et al., 2015),
+/// `Σ n_bin/n · |precision − mean confidence|`.
+pub fn reliability_diagram(title: &str, series: &[(&str, &[Bin])]) -> Figure {
+    const HEIGHT: f64 = 430.0;
+    const STRIP: f64 = 64.0;
+    let count = |bins: &[Bin]| {
+        bins.iter().filter(|bin| bin.means().is_some()).map(|bin| bin.count as f64).sum::<f64>()
+    };
+    if series.iter().all(|(_, bins)| count(bins) == 0.0) {
+        return nothing(title, HEIGHT);
+    }
+    let names: Vec<String> = series
+        .iter()
+        .map(|(name, bins)| {
+            let gap = |bin: &Bin| {
+                bin.means().map(|(confidence, precision)| bin.count as f64 * (precision - confidence).abs())
+            };
+            let error = bins.iter().filter_map(gap).sum::<f64>() / count(bins);
+            if error.is_finite() { format!("{name}: error {error:.3}") } else { format!("{name}: none") }
+        })
+        .collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let said = format!("Precision of detections against their confidence. {}.", names.join("; "));
+    let mut figure = Figure::new(title, &said, (WIDTH, HEIGHT));
+    let top = heading(&mut figure, title, &names);
+    let bottom = figure.size().1;
+
+    let share =
+        |bins: &[Bin], bin: &Bin| if bin.means().is_some() { bin.count as f64 / count(bins) } else { 0.0 };
+    let shares = series.iter().flat_map(|(_, bins)| bins.iter().map(move |bin| share(bins, bin)));
+    let (unit, shares) = (Axis::new(Scale::Unit, [].into_iter(), 5), Axis::shares(shares, 3));
+    let left = margin_of(&unit).max(margin_of(&shares));
+    let strip = Plot { left, right: WIDTH - MARGIN, top: bottom - 40.0 - STRIP, bottom: bottom - 40.0 };
+    let plot = Plot { left, right: WIDTH - MARGIN, top: top + 25.0, bottom: strip.top - 34.0 };
+    plot.frame(&mut figure, &unit.without_labels(), &unit);
+    strip.frame(&mut figure, &unit, &shares);
+    figure.text(Role::Text, Anchor::Start, Point::new(MARGIN, top + 11.0), "precision");
+    figure.text(Role::Text, Anchor::Start, Point::new(MARGIN, strip.top - 12.0), "share of detections");
+    figure.text(Role::Text, Anchor::End, Point::new(plot.right, bottom - 7.0), "confidence");
+    figure.line(Role::Reference, [plot.at(0.0, 0.0), plot.at(1.0, 1.0)]);
+
+    for (n, (_, bins)) in series.iter().enumerate() {
+        let role = Role::Series(n);
+        for run in bins.split(|bin| bin.means().is_none()).filter(|run| !run.is_empty()) {
+            let means: Vec<(f64, f64)> = run.iter().filter_map(Bin::means).collect();
+            let curve: Vec<Point> =
+                means.iter().map(|&(confidence, precision)| plot.at(confidence, precision)).collect();
+            let diagonal = means.iter().rev().map(|&(confidence, _)| plot.at(confidence, confidence));
+            if curve.len() > 1 {
+                figure.add(Mark::Area { role, points: curve.iter().copied().chain(diagonal).collect() });
+                figure.line(role, curve.iter().copied());
+            }
+            for center in curve {
+                figure.add(Mark::Dot { role, center });
+            }
+        }
+        for bin in bins.iter().filter(|bin| bin.means().is_some()) {
+            // The series' bars stand side by side within the bin.
+            let (low, high) = (bin.low.clamp(0.0, 1.0), bin.high.clamp(0.0, 1.0));
+            let side = |part: usize| low + (high - low) * (0.08 + 0.84 * part as f64 / series.len() as f64);
+            let Some(height) = shares.place(share(bins, bin)) else { continue };
+            figure.add(Mark::Rectangle {
+                role,
+                corners: [strip.at(side(n), 0.0), strip.at(side(n + 1), height)],
+            });
+        }
+    }
+    figure
+}
+
+/// Small multiples of histograms over scores from 0 to 1, in bins of equal width: each bar is a share of its
+/// own histogram, and all have one vertical axis. Of more than sixty, the first sixty are shown.
+pub fn histograms(title: &str, panels: &[(&str, &[f64])]) -> Figure {
+    const COLUMNS: usize = 3;
+    const MOST_PANELS: usize = 60;
+    const HEAD: f64 = 70.0;
+    const ROW: f64 = 190.0;
+    const GAP: f64 = 30.0;
+    let panels: Vec<Histogram> =
+        panels.iter().take(MOST_PANELS).map(|(name, counts)| Histogram::new(name, counts)).collect();
+    if panels.iter().all(|panel| panel.total == 0.0) {
+        return nothing(title, HEAD + ROW);
+    }
+    let said = panels.iter().map(Histogram::in_words).collect::<Vec<_>>().join("; ");
+    let height = HEAD + ROW * panels.len().div_ceil(COLUMNS) as f64;
+    let mut figure = Figure::new(title, &format!("Histograms of scores. {said}."), (WIDTH, height));
+    let top = heading(&mut figure, title, &[]);
+    let y = Axis::shares(panels.iter().flat_map(|panel| panel.shares.iter().copied()), 4);
+    let x = Axis::new(Scale::Unit, [].into_iter(), 2);
+    let left = margin_of(&y);
+    let columns = panels.len().min(COLUMNS);
+    let width = (WIDTH - MARGIN - left - GAP * (columns - 1) as f64) / columns as f64;
+    figure.text(Role::Text, Anchor::Start, Point::new(MARGIN, top + 11.0), "share of detections");
+    figure.text(Role::Text, Anchor::End, Point::new(WIDTH - MARGIN, height - 7.0), "score");
+
+    for (n, Histogram { name, total, shares }) in panels.iter().enumerate() {
+        let (column, row) = (n % COLUMNS, n / COLUMNS);
+        let left = left + column as f64 * (width + GAP);
+        let bottom = top + ROW * (row + 1) as f64 - 15.0;
+        let plot = Plot { left, right: left + width, top: bottom - ROW + 76.0, bottom };
+        plot.frame(&mut figure, &x, &if column == 0 { y.clone() } else { y.without_labels() });
+        let above = |up: f64| Point::new(plot.left, plot.top - up);
+        figure.text(Role::Title, Anchor::Start, above(26.0), fitting(name, width + GAP, TITLE_LETTER));
+        let total = if *total < 1e15 { thousands(total.round() as u64) } else { format!("{total:.1e}") };
+        figure.text(Role::Text, Anchor::Start, above(10.0), format!("n = {total}"));
+        for (i, &share) in shares.iter().enumerate().filter(|&(_, &share)| share > 0.0) {
+            let side = |part: f64| (i as f64 + part) / shares.len() as f64;
+            let Some(height) = y.place(share) else { continue };
+            let corners = [plot.at(side(0.06), 0.0), plot.at(side(0.94), height)];
+            figure.add(Mark::Rectangle { role: Role::Series(0), corners });
+        }
+    }
+    figure
+}
+
+struct Histogram<'a> {
+    name: &'a str,
+    total: f64,
+    /// They add up to 1 unless there is nothing.
+    shares: Vec<f64>,
+}
+
+impl<'a> Histogram<'a> {
+    /// Counts that are negative or no numbers are taken for zero.
+    fn new(name: &'a str, counts: &[f64]) -> Self {
+        let counts = || counts.iter().map(|&count| if shown(count) { count.max(0.0) } else { 0.0 });
+        let total: f64 = counts().sum();
+        let shares = counts().map(|count| if total > 0.0 { count / total } else { 0.0 });
+        Self { name, total, shares: shares.collect() }
+    }
+
+    fn in_words(&self) -> String {
+        if self.total == 0.0 {
+            return format!("{}: none", self.name);
+        }
+        let middles = (0..self.shares.len()).map(|i| (i as f64 + 0.5) / self.shares.len() as f64);
+        let mean: f64 = middles.zip(&self.shares).map(|(middle, share)| middle * share).sum();
+        format!("{}: mean about {mean:.2}", self.name)
+    }
+}
+
+fn nothing(title: &str, height: f64) -> Figure {
+    const NOTHING: &str = "nothing to show";
+    let mut figure = Figure::new(title, NOTHING, (WIDTH, height));
+    heading(&mut figure, title, &[]);
+    figure.text(Role::Text, Anchor::Middle, Point::new(WIDTH / 2.0, height / 2.0), NOTHING);
+    figure
+}
+
+/// The title and, when there are names, a legend. Returns where it ends.
+fn heading(figure: &mut Figure, title: &str, names: &[&str]) -> f64 {
+    const SAMPLE: f64 = 22.0;
+    let title = fitting(title, WIDTH - 2.0 * MARGIN, TITLE_LETTER);
+    figure.text(Role::Title, Anchor::Start, Point::new(MARGIN, TITLE_BASELINE), title);
+    let mut y = TITLE_BASELINE + 6.0;
+    let mut x = f64::INFINITY;
+    for (n, name) in names.iter().enumerate().take(LONGEST_LEGEND) {
+        let left = names.len() - n;
+        let name = if n + 1 == LONGEST_LEGEND && left > 1 { &format!("and {left} more") } else { *name };
+        let name = fitting(name, WIDTH - 2.0 * MARGIN - SAMPLE - 6.0, LETTER);
+        let width = SAMPLE + 6.0 + LETTER * name.chars().count() as f64;
+        if x + width > WIDTH - MARGIN {
+            // A second row makes the figure longer, not the plot smaller.
+            if x.is_finite() {
+                figure.grow(LEGEND_ROW);
+            }
+            (x, y) = (MARGIN, y + LEGEND_ROW);
+        }
+        figure.line(Role::Series(n), [Point::new(x, y - 4.0), Point::new(x + SAMPLE, y - 4.0)]);
+        figure.text(Role::Text, Anchor::Start, Point::new(x + SAMPLE + 6.0, y), name);
+        x += width + 16.0;
+    }
+    y + 10.0
+}
+
+/// Text cut to a width, with two points where it is cut.
+fn fitting(text: &str, width: f64, letter: f64) -> String {
+    let room = (width / letter) as usize;
+    if text.chars().count() <= room {
+        return text.into();
+    }
+    let kept: String = text.chars().take(room.saturating_sub(2)).collect();
+    format!("{}..", kept.trim_end())
+}
+
+/// Room for the labels of a vertical axis.
+fn margin_of(axis: &Axis) -> f64 {
+    let longest = axis.ticks.iter().map(|(_, label)| label.chars().count()).max().unwrap_or(0);
+    MARGIN + LETTER * longest as f64 + 8.0
+}
+
+/// Three digits that count.
+fn short(value: f64) -> String {
+    let digits = if value == 0.0 { 0.0 } else { 2.0 - value.abs().log10().floor() };
+    if (-6.0..=6.0).contains(&digits) {
+        format!("{value:.*}", digits.max(0.0) as usize)
+    } else {
+        format!("{value:.2e}")
+    }
+}
+
+/// The part of a figure where the data is.
+struct Plot {
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+}
+
+impl Plot {
+    /// From places along both axes, 0 to 1.
+    fn at(&self, x: f64, y: f64) -> Point {
+        Point::new(self.left + x * (self.right - self.left), self.bottom - y * (self.bottom - self.top))
+    }
+
+    /// Lines at the vertical axis' ticks, the horizontal axis, and the labels of both.
+    fn frame(&self, figure: &mut Figure, x: &Axis, y: &Axis) {
+        for (place, label) in &y.ticks {
+            let at = self.at(0.0, *place);
+            figure.line(Role::Grid, [at, self.at(1.0, *place)]);
+            if !label.is_empty() {
+                figure.text(Role::Text, Anchor::End, Point::new(at.x - 8.0, at.y + 4.0), label.as_str());
+            }
+        }
+        figure.line(Role::Axis, [self.at(0.0, 0.0), self.at(1.0, 0.0)]);
+        for (place, label) in &x.ticks {
+            let at = self.at(*place, 0.0);
+            figure.line(Role::Axis, [at, Point::new(at.x, at.y + 4.0)]);
+            if !label.is_empty() {
+                figure.text(Role::Text, Anchor::Middle, Point::new(at.x, at.y + 17.0), label.as_str());
+            }
+        }
+    }
+}
