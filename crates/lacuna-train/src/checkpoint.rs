@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use burn::module::Module;
 use lacuna_boxes::Score;
-use lacuna_calib::{Judged, Platt};
+use lacuna_calib::{Calibrator, Observed, Outcome};
 use lacuna_data::batch::Position;
 use lacuna_models::weights::{Checkpoint, WeightsError, to_safetensors};
 use serde::{Deserialize, Serialize};
@@ -69,9 +69,9 @@ struct State {
     batch: usize,
     evaluated: u64,
     best: Option<f64>,
-    calibrator: Option<Platt>,
-    /// Score and outcome of the judged detections of each image, the oldest first.
-    queue: Vec<Vec<(f32, bool)>>,
+    calibrator: Option<Calibrator>,
+    /// Class, score and outcome of the detections of each image, the oldest first.
+    queue: Vec<Vec<(usize, f32, Outcome)>>,
     since_line: Window,
     since_evaluation: Window,
     watch: Watch,
@@ -112,8 +112,7 @@ impl Checkpoints {
                 &plain
             }
         };
-        let calibrator =
-            learner.teacher.as_ref().and_then(|teacher| teacher.calibration.as_ref()?.calibrator);
+        let calibrator = learner.calibrator().cloned();
         model::files(detector, &ModelConfig { calibrator, ..config.clone() })
     }
 
@@ -238,9 +237,9 @@ fn read(folder: &Path, learner: Learner) -> Result<(Learner, Progress), Checkpoi
             if let Some(calibration) = &mut teacher.calibration {
                 calibration.calibrator = state.calibrator;
                 for image in &state.queue {
-                    let judged =
-                        image.iter().map(|&(score, right)| Judged { score: Score(score), right }).collect();
-                    calibration.queue.push(judged);
+                    let observed =
+                        |&(class, score, outcome)| Observed { class, score: Score(score), outcome };
+                    calibration.queue.push(image.iter().map(observed).collect());
                 }
             }
             (weights(STUDENT, student).map_err(wrong)?, Some(teacher))
@@ -259,7 +258,7 @@ impl State {
     fn new(learner: &Learner, progress: &Progress, files: &[(&str, Vec<u8>)]) -> Self {
         let calibration = learner.teacher.as_ref().and_then(|teacher| teacher.calibration.as_ref());
         let queue = calibration.into_iter().flat_map(|calibration| calibration.queue.images());
-        let of_image = |image: &[Judged]| image.iter().map(|j| (j.score.0, j.right)).collect();
+        let of_image = |image: &[Observed]| image.iter().map(|o| (o.class, o.score.0, o.outcome)).collect();
         let Progress { data, position, evaluated, best, since_line, since_evaluation, watch } =
             progress.clone();
         Self {
@@ -269,7 +268,7 @@ impl State {
             batch: position.batch,
             evaluated,
             best,
-            calibrator: calibration.and_then(|calibration| calibration.calibrator),
+            calibrator: learner.calibrator().cloned(),
             queue: queue.map(of_image).collect(),
             since_line,
             since_evaluation,

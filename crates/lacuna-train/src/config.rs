@@ -5,6 +5,7 @@ mod off;
 
 use std::path::PathBuf;
 
+use lacuna_calib::Kind;
 use lacuna_data::augment::ResizeRange;
 use lacuna_data::batch::Normalize;
 use lacuna_data::decode::OnBadImage;
@@ -14,7 +15,7 @@ use lacuna_models::layers::NormKind;
 use lacuna_models::postprocess::PostProcess;
 use lacuna_models::resnet::{Depth, ResNetConfig};
 use lacuna_models::retinanet::RetinaNetConfig;
-use lacuna_models::weights::Kind;
+use lacuna_models::weights::Kind as DetectorKind;
 use lacuna_models::{DetectorConfig, IouOf, Normalization};
 use serde::{Deserialize, Serialize};
 
@@ -185,9 +186,18 @@ pub struct Calibrated {
     /// L.
     pub window_images: usize,
     pub before_first_fit: BeforeFirstFit,
+    pub calibrator: CalibratorConfig,
     pub teacher: TeacherConfig,
     pub overlap: Overlap,
     pub focal_iou: FocalIou,
+}
+
+/// What makes confidences of the teacher's scores (φ_c).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CalibratorConfig {
+    pub kind: Kind,
+    /// A class with detections enough has one of its own, the others that of all.
+    pub per_class: bool,
 }
 
 /// What the pseudo labels are before the first successful fit of the calibrator.
@@ -308,6 +318,7 @@ impl Method {
                 refit_every: 500,
                 window_images: 8000,
                 before_first_fit: BeforeFirstFit::Nothing,
+                calibrator: CalibratorConfig { kind: Kind::Platt, per_class: false },
                 teacher,
                 overlap,
                 focal_iou,
@@ -360,19 +371,19 @@ type Broken = (String, String);
 impl RunConfig {
     /// The paper's run with this detector, backbone and method; where its data is remains to be said. As
     /// many detections are kept as COCO's evaluation looks at, and low scores, too.
-    fn new(kind: Kind, depth: Depth, method: Method) -> Self {
+    fn new(kind: DetectorKind, depth: Depth, method: Method) -> Self {
         let backbone = ResNetConfig::new(depth);
         let keep = |nms_iou_max| PostProcess { score_min: 0.05, nms_iou_max, detections_max: 100 };
         let detector = match kind {
-            Kind::RetinaNet => {
+            DetectorKind::RetinaNet => {
                 let paper = RetinaNetConfig::new(1, backbone);
                 DetectorConfig::RetinaNet(RetinaNetConfig { post_process: keep(0.5), ..paper })
             }
-            Kind::Fcos => {
+            DetectorKind::Fcos => {
                 let paper = FcosConfig::new(1, backbone);
                 DetectorConfig::Fcos(FcosConfig { post_process: keep(0.6), ..paper })
             }
-            Kind::FasterRcnn => {
+            DetectorKind::FasterRcnn => {
                 let paper = FasterRcnnConfig::new(1, backbone);
                 DetectorConfig::FasterRcnn(FasterRcnnConfig { post_process: keep(0.5), ..paper })
             }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lacuna_data::layout::{Layout, ReadOptions, Split};
-use lacuna_data::{Dataset, Error, Object, coco};
+use lacuna_data::{Annotation, Builder, Category, Dataset, Error, Image, Object, coco};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{DataConfig, PartConfig};
@@ -33,7 +33,11 @@ impl Data {
         let train = Part::read(&config.train, config)?.expect("the configuration says where it is");
         let test = Part::read(&config.test, config)?;
         let hidden = match &config.hidden {
-            Some(path) => Some(hidden(path, &train.dataset, !config.classes.is_empty())?),
+            Some(path) => {
+                let hidden = hidden_part(path, &train.dataset, !config.classes.is_empty())?;
+                let images = hidden.images().iter().enumerate();
+                Some(images.map(|(index, image)| (image.id, hidden.objects_of(index))).collect())
+            }
             None => None,
         };
         Ok(Self { train, test, hidden })
@@ -64,7 +68,7 @@ impl Data {
 
     pub fn categories(&self) -> Vec<ModelCategory> {
         let of_category =
-            |category: &lacuna_data::Category| ModelCategory { id: category.id, name: category.name.clone() };
+            |category: &Category| ModelCategory { id: category.id, name: category.name.clone() };
         self.train.dataset.categories().iter().map(of_category).collect()
     }
 }
@@ -82,33 +86,41 @@ impl Part {
     }
 }
 
-/// By image id; classes are found by their names. `some` of the classes are trained, or all.
-fn hidden(path: &Path, train: &Dataset, some: bool) -> lacuna_data::Result<HashMap<u64, Vec<Object>>> {
+/// The data set with nothing but the annotations of this file, which a simulated split took away from it. Images
+/// and classes are at the same places; classes are found by their names. `some` of them are of interest, or all.
+///
+/// # Errors
+/// What is wrong with the file; [`Error::NotHidden`] or [`Error::UnknownClass`] when it has images or classes that
+/// the data set has not.
+pub fn hidden_part(path: &Path, dataset: &Dataset, some: bool) -> lacuna_data::Result<Dataset> {
     let hidden = coco::read(path)?;
-    let known: HashMap<u64, &str> =
-        train.images().iter().map(|image| (image.id, image.file_name.as_str())).collect();
-    if let Some(image) = hidden.images().iter().find(|image| known.get(&image.id) != Some(&&*image.file_name))
-    {
-        let reason = format!("its image {} ({}) is not in the training data", image.id, image.file_name);
-        return Err(Error::NotHidden { path: path.to_owned(), reason });
-    }
-    let names: Vec<String> = train.categories().iter().map(|category| category.name.clone()).collect();
-    let class_of = |class: usize| names.iter().position(|known| *known == hidden.categories()[class].name);
-    let of_image = |index: usize| {
-        let mut objects = Vec::new();
-        for object in hidden.objects_of(index) {
-            match class_of(object.class) {
-                Some(class) => objects.push(Object { class, ..object }),
-                None if some => {}
-                None => {
-                    let name = hidden.categories()[object.class].name.clone();
-                    return Err(Error::UnknownClass { name, known: names.clone() });
-                }
-            }
-        }
-        Ok((hidden.images()[index].id, objects))
+    let known: HashMap<u64, usize> =
+        dataset.images().iter().enumerate().map(|(index, image)| (image.id, index)).collect();
+    let index_of = |image: &Image| {
+        let index = known.get(&image.id).copied();
+        index.filter(|&index| dataset.images()[index].file_name == image.file_name).ok_or_else(|| {
+            let reason = format!("its image {} ({}) is not in the data set", image.id, image.file_name);
+            Error::NotHidden { path: path.to_owned(), reason }
+        })
     };
-    (0..hidden.images().len()).map(of_image).collect()
+    let indices = hidden.images().iter().map(index_of).collect::<lacuna_data::Result<Vec<usize>>>()?;
+    let names: Vec<String> = dataset.categories().iter().map(|category| category.name.clone()).collect();
+    let mut builder = Builder::extending(&dataset.filter(|_, _| false));
+    for annotation in hidden.annotations() {
+        let Category { id, name, .. } = &hidden.categories()[annotation.category];
+        let known = dataset.categories();
+        // Of several classes of one name, that of the same id.
+        let class = known.iter().position(|known| known.name == *name && known.id == *id);
+        match class.or_else(|| names.iter().position(|known| known == name)) {
+            Some(class) => {
+                let Annotation { image, bbox, area, crowd, .. } = *annotation;
+                builder.annotation_of_area(indices[image], class, (bbox, area), crowd, ());
+            }
+            None if some => {}
+            None => return Err(Error::UnknownClass { name: name.clone(), known: names }),
+        }
+    }
+    Ok(builder.finish())
 }
 
 /// What tells the data of one run from that of another: check sums of what is trained, tested and hidden.

@@ -6,7 +6,7 @@ use burn::tensor::Device;
 use lacuna_boxes::Detection;
 use lacuna_data::decode::{self, ImageError, OnBadImage, RgbImage};
 use lacuna_data::{Dataset, Error};
-use lacuna_eval::{AveragePrecision, average_precision};
+use lacuna_eval::{AveragePrecision, average_precision_of_lists};
 use lacuna_models::Detector;
 use rayon::prelude::*;
 
@@ -68,14 +68,20 @@ pub fn classes_in(categories: &[ModelCategory], dataset: &Dataset) -> Vec<Option
     categories.iter().map(index).collect()
 }
 
+/// The detections with the data set's classes, `classes` being the data set's for each of the detector's own.
+/// Those of classes that it does not have are left out.
+pub fn renamed(detections: &[Vec<Detection>], classes: &[Option<usize>]) -> Vec<Vec<Detection>> {
+    let renamed = |found: &Vec<Detection>| {
+        found.iter().filter_map(|&found| Some(Detection { class: classes[found.class]?, ..found })).collect()
+    };
+    detections.iter().map(renamed).collect()
+}
+
 /// COCO's average precision of a detector; `classes` are the data set's for each of its own.
 pub fn evaluate(
     dataset: &Dataset,
     detections: &[Vec<Detection>],
     classes: &[Option<usize>],
 ) -> AveragePrecision {
-    let renamed = |found: &Vec<Detection>| {
-        found.iter().filter_map(|&found| Some(Detection { class: classes[found.class]?, ..found })).collect()
-    };
-    average_precision(dataset, &detections.iter().map(renamed).collect::<Vec<_>>())
+    average_precision_of_lists(dataset, &renamed(detections, classes))
 }

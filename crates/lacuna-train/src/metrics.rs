@@ -1,12 +1,13 @@
 //! What a run tells about itself: sums over some iterations, and the lines of `metrics.jsonl` and
 //! `results.csv` that they become.
 
-use lacuna_calib::{Platt, Reliability};
+use lacuna_calib::{Calibrator, Place, Reliability};
 use lacuna_data::Object;
 use lacuna_eval::{AveragePrecision, Recovered, recovered};
 use lacuna_models::Term;
 use serde::{Deserialize, Serialize};
 
+use crate::pseudo::Split;
 use crate::step::{Step, Threshold};
 
 /// A pseudo label has found a hidden annotation of its class at this IoU.
@@ -23,10 +24,14 @@ pub struct Window {
     pub detections: u64,
     pub candidates: u64,
     pub pseudo_labels: u64,
+    /// How many of the teacher's detections have a score of at least i/20 and less than (i + 1)/20.
+    scores: [u64; SCORE_BINS],
     raw: Reliability,
     calibrated: Reliability,
     recovered: Recovered,
 }
+
+const SCORE_BINS: usize = 20;
 
 /// The names of a loss's terms.
 const TERMS: [(Term, &str); 5] = [
@@ -52,13 +57,17 @@ impl Window {
             }
         }
         self.annotations += annotations as u64;
-        self.detections += step.detections as u64;
+        for found in step.found.iter().flatten() {
+            self.detections += 1;
+            self.scores[((found.score.0 * SCORE_BINS as f32) as usize).min(SCORE_BINS - 1)] += 1;
+        }
         self.candidates += step.splits.iter().map(|split| split.candidates.len() as u64).sum::<u64>();
         self.pseudo_labels += step.pseudo_labels.iter().map(|labels| labels.len() as u64).sum::<u64>();
-        for judged in step.splits.iter().flat_map(|split| &split.judged) {
+        for (class, judged) in step.splits.iter().flat_map(Split::judged) {
             self.raw.add(judged.score.0, judged.right);
-            if let Some(calibrator) = step.calibrator {
-                self.calibrated.add(calibrator.confidence(judged.score).0, judged.right);
+            if let Some(calibrator) = &step.calibrator {
+                let confidence = calibrator.confidence(class, judged.score, Place::Near);
+                self.calibrated.add(confidence.0, judged.right);
             }
         }
         for (labels, hidden) in step.pseudo_labels.iter().zip(hidden.into_iter().flatten()) {
@@ -95,7 +104,7 @@ pub struct Record {
     /// Whether there is a teacher.
     pub taught: bool,
     pub window: Window,
-    pub calibrator: Option<Platt>,
+    pub calibrator: Option<Calibrator>,
     pub threshold: Option<Threshold>,
     pub student: Option<AveragePrecision>,
     pub teacher: Option<AveragePrecision>,
@@ -122,9 +131,14 @@ impl Record {
         add("judged", Some(window.raw.count() as f64));
         add("ece_raw", window.raw.ece());
         add("ece_calibrated", window.calibrated.ece());
-        add("calibrator_w", self.calibrator.map(|calibrator| calibrator.w));
-        add("calibrator_b", self.calibrator.map(|calibrator| calibrator.b));
-        let as_score = self.threshold.and_then(Threshold::as_score);
+        for parameter in ["w", "b", "t", "a", "c", "completeness"] {
+            let pooled = self.calibrator.as_ref().map(Calibrator::pooled);
+            let value = pooled.and_then(|pooled| {
+                pooled.parameters().into_iter().find_map(|(name, value)| (name == parameter).then_some(value))
+            });
+            add(&format!("calibrator_{parameter}"), value);
+        }
+        let as_score = self.threshold.as_ref().and_then(Threshold::as_score);
         add("threshold_score", as_score.map(|score| shortest(score.0)));
         add("pseudo_precision", window.recovered.precision());
         add("pseudo_recall", window.recovered.recall().filter(|_| self.taught));
@@ -142,7 +156,16 @@ impl Record {
             let value = value.filter(|value| value.is_finite());
             format!(",\"{name}\":{}", value.map_or("null".to_owned(), number))
         });
-        format!("{{\"event\":\"{event}\"{}}}", numbers.collect::<String>())
+        let mut line = format!("{{\"event\":\"{event}\"{}", numbers.collect::<String>());
+        let Window { scores, raw, calibrated, .. } = &self.window;
+        if self.taught {
+            let scores: Vec<String> = scores.iter().map(u64::to_string).collect();
+            line += &format!(",\"scores\":[{}]", scores.join(","));
+            for (name, reliability) in [("raw", raw), ("calibrated", calibrated)] {
+                line += &format!(",\"reliability_{name}\":[{}]", bins(reliability));
+            }
+        }
+        line + "}"
     }
 
     /// The heading of `results.csv`.
@@ -168,8 +191,17 @@ impl Record {
     }
 }
 
+/// Count, right and mean confidence of each bin.
+fn bins(reliability: &Reliability) -> String {
+    let bin = |bin: &lacuna_calib::Bin| {
+        let mean = if bin.count > 0 { bin.confidence / bin.count as f64 } else { 0.0 };
+        format!("[{},{},{}]", bin.count, bin.right, number(mean))
+    };
+    reliability.bins().iter().map(bin).collect::<Vec<_>>().join(",")
+}
+
 /// The number of 64 bits that reads like this one of 32.
-fn shortest(value: f32) -> f64 {
+pub fn shortest(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }
 

@@ -7,7 +7,7 @@ use burn::Tensor;
 use burn::module::Module;
 use burn::tensor::{Device, TensorData};
 use lacuna_boxes::{Affine, Detection};
-use lacuna_calib::Platt;
+use lacuna_calib::Calibrator;
 use lacuna_data::augment::{Resize, Resizer, bilinear};
 use lacuna_data::batch::{Normalize, SIZE_DIVISOR};
 use lacuna_data::decode::RgbImage;
@@ -46,7 +46,7 @@ pub struct ModelConfig {
     pub input: InputConfig,
     /// What makes confidences of its scores, if it was trained with one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub calibrator: Option<Platt>,
+    pub calibrator: Option<Calibrator>,
     /// One for each class of the detector, in order.
     pub categories: Vec<ModelCategory>,
 }

@@ -1,7 +1,7 @@
 //! Which detections of the teacher say something about its scores, and which may be missing boxes.
 
-use lacuna_boxes::{Affine, Detection, best_iou, iof, iou};
-use lacuna_calib::Judged;
+use lacuna_boxes::{Affine, Box2, Detection, best_iou, iof, iou};
+use lacuna_calib::{Judged, Observed, Outcome};
 use lacuna_data::Object;
 
 use crate::config::Overlap;
@@ -9,12 +9,21 @@ use crate::config::Overlap;
 /// The teacher's detections in an image, split by their overlap with its annotations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Split {
-    /// Near an annotation: right or wrong.
-    pub judged: Vec<Judged>,
-    /// Away from all annotations: each may be a box that is missing.
+    /// What became of each, but for those that tell nothing.
+    pub observed: Vec<Observed>,
+    /// Those away from all annotations: each may be a box that is missing.
     pub candidates: Vec<Detection>,
 }
 
+impl Split {
+    /// Those near an annotation: right or wrong.
+    pub fn judged(&self) -> impl Iterator<Item = (usize, Judged)> {
+        self.observed.iter().filter_map(|observed| Some((observed.class, observed.judged()?)))
+    }
+}
+
+/// What becomes of each detection, the best first; `None` of one that tells nothing.
+///
 /// With `iou` the best IoU of a detection with an annotation of its class, it is judged if `iou > τ⁻`
 /// (right if `iou > τ⁺`), and a candidate if `iou < τ⁻`.
 ///
@@ -26,6 +35,44 @@ pub struct Split {
 /// paper nor its code does: suppression within classes leaves one object in two.
 ///
 /// Differs from the reference: there the copy of this rule that fits the calibrator has a τ⁻ of 0.5.
+pub fn outcomes(
+    detections: &[Detection],
+    annotations: &[Object],
+    overlap: &Overlap,
+    to_view: Affine,
+) -> Vec<Option<Outcome>> {
+    // Best first, as detectors give them.
+    debug_assert!(detections.is_sorted_by(|a, b| a.score >= b.score));
+    let mut candidates: Vec<Box2> = Vec::new();
+    let mut outcome = |&Detection { bounds, class, .. }: &Detection| {
+        let of_class = || annotations.iter().filter(|object| object.class == class).map(|object| object.bbox);
+        let best = best_iou(bounds, of_class()).map_or(0.0, |(_, iou)| iou);
+        if best > overlap.iou_low {
+            return Some(if best > overlap.iou_high { Outcome::Right } else { Outcome::Wrong });
+        }
+        let doubled = overlap
+            .cross_class_iou
+            .is_some_and(|limit| annotations.iter().any(|object| iou(bounds, object.bbox) > limit));
+        let contained = overlap.containment.is_some_and(|limit| {
+            of_class().any(|other| iof(bounds, other) > limit || iof(other, bounds) > limit)
+        });
+        let small = overlap.min_side.is_some_and(|side| {
+            let shown = to_view.apply(bounds);
+            shown.width() <= side || shown.height() <= side
+        });
+        let worse = overlap
+            .candidate_iou
+            .is_some_and(|limit| candidates.iter().any(|better| iou(bounds, *better) > limit));
+        if best == overlap.iou_low || doubled || contained || small || worse {
+            return None;
+        }
+        candidates.push(bounds);
+        Some(Outcome::Candidate)
+    };
+    detections.iter().map(&mut outcome).collect()
+}
+
+/// The teacher's detections in an image, by their [`outcomes`].
 pub fn split_by_overlap(
     detections: &[Detection],
     annotations: &[Object],
@@ -33,31 +80,13 @@ pub fn split_by_overlap(
     to_view: Affine,
 ) -> Split {
     let mut split = Split::default();
-    // Best first, as detectors give them.
-    debug_assert!(detections.is_sorted_by(|a, b| a.score >= b.score));
-    for &detection in detections {
-        let Detection { bounds, class, score } = detection;
-        let of_class = || annotations.iter().filter(|object| object.class == class).map(|object| object.bbox);
-        let best = best_iou(bounds, of_class()).map_or(0.0, |(_, iou)| iou);
-        if best > overlap.iou_low {
-            split.judged.push(Judged { score, right: best > overlap.iou_high });
-        } else if best < overlap.iou_low {
-            let doubled = overlap
-                .cross_class_iou
-                .is_some_and(|limit| annotations.iter().any(|object| iou(bounds, object.bbox) > limit));
-            let contained = overlap.containment.is_some_and(|limit| {
-                of_class().any(|other| iof(bounds, other) > limit || iof(other, bounds) > limit)
-            });
-            let small = overlap.min_side.is_some_and(|side| {
-                let shown = to_view.apply(bounds);
-                shown.width() <= side || shown.height() <= side
-            });
-            let worse = overlap.candidate_iou.is_some_and(|limit| {
-                split.candidates.iter().any(|better| iou(bounds, better.bounds) > limit)
-            });
-            if !doubled && !contained && !small && !worse {
-                split.candidates.push(detection);
-            }
+    for (&detection, outcome) in detections.iter().zip(outcomes(detections, annotations, overlap, to_view)) {
+        let Detection { class, score, .. } = detection;
+        if let Some(outcome) = outcome {
+            split.observed.push(Observed { class, score, outcome });
+        }
+        if outcome == Some(Outcome::Candidate) {
+            split.candidates.push(detection);
         }
     }
     split
@@ -65,7 +94,7 @@ pub fn split_by_overlap(
 
 #[cfg(test)]
 mod tests {
-    use lacuna_boxes::{Box2, Score};
+    use lacuna_boxes::Score;
 
     use super::*;
 
@@ -95,7 +124,7 @@ mod tests {
         let annotations = [Object { class: 1, bbox: WHOLE }];
         let found = [0.9, 0.7, 0.5].map(|iou| detection(overlapping(iou), 1));
         let split = split_by_overlap(&found, &annotations, &PAPER, Affine::IDENTITY);
-        let outcomes: Vec<bool> = split.judged.iter().map(|judged| judged.right).collect();
+        let outcomes: Vec<bool> = split.judged().map(|(_, judged)| judged.right).collect();
         assert_eq!(outcomes, [true, false]);
         assert_eq!(split.candidates, [found[2]]);
     }
@@ -143,6 +172,7 @@ mod tests {
     fn without_annotations_all_are_candidates() {
         let found = [detection(WHOLE, 0)];
         let split = split_by_overlap(&found, &[], &Overlap::default(), Affine::IDENTITY);
-        assert_eq!(split, Split { judged: Vec::new(), candidates: found.to_vec() });
+        assert_eq!((split.judged().count(), split.observed.len()), (0, 1));
+        assert_eq!(split.candidates, found);
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
-use lacuna_calib::Platt;
+use lacuna_calib::Calibrator;
 use lacuna_data::Object;
 use lacuna_data::batch::{Loader, LoaderConfig, Order, Position, Recipe};
 use lacuna_data::output::{IfExists, NewFolder, is_within, write_file};
@@ -110,7 +110,14 @@ pub trait Spectator {
     /// The data has been read, and this is where the run is.
     fn begins(&mut self, _data: &Data, _iteration: u64) {}
     /// After each iteration; `window` is what happened since the last line.
-    fn iteration(&mut self, _iteration: u64, _images: usize, _window: &Window, _calibrator: Option<Platt>) {}
+    fn iteration(
+        &mut self,
+        _iteration: u64,
+        _images: usize,
+        _window: &Window,
+        _calibrator: Option<&Calibrator>,
+    ) {
+    }
     /// So many images of so many have been looked at in an evaluation.
     fn evaluating(&mut self, _images: usize, _of: usize) {}
     fn evaluated(&mut self, _record: &Record) {}
@@ -513,7 +520,7 @@ impl Run {
             lr: self.config.train.sgd(learner.iteration.saturating_sub(1)).learning_rate,
             taught: learner.teacher.is_some(),
             window,
-            calibrator: learner.calibrator(),
+            calibrator: learner.calibrator().cloned(),
             threshold: learner.threshold(&self.config, progress.position, epochs),
             student: None,
             teacher: None,

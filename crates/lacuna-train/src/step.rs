@@ -4,7 +4,7 @@ use burn::Tensor;
 use burn::module::Module;
 use burn::tensor::{Device, TensorData};
 use lacuna_boxes::{Detection, Score};
-use lacuna_calib::{CalibrationQueue, Confidence, NoFit, Platt};
+use lacuna_calib::{CalibrationQueue, Calibrator, Confidence, Kind, NoFit, Observed, Outcome, Place, Platt};
 use lacuna_data::Object;
 use lacuna_data::batch::{Batch, Position, View};
 use lacuna_models::{Detector, Images, LossOptions, Losses, NegativeWeight, Target, Term, ops};
@@ -34,30 +34,32 @@ pub struct Teacher {
 
 pub struct Calibration {
     /// `None` until the first successful fit.
-    pub calibrator: Option<Platt>,
+    pub calibrator: Option<Calibrator>,
     pub queue: CalibrationQueue,
 }
 
 /// Which candidates become pseudo labels.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Threshold {
     Score(Score),
-    Confidence(Confidence, Platt),
+    Confidence(Confidence, Calibrator),
 }
 
 impl Threshold {
-    fn is_below(self, score: Score) -> bool {
+    fn is_below(&self, candidate: &Detection) -> bool {
         match self {
-            Self::Score(min) => score > min,
-            Self::Confidence(min, calibrator) => calibrator.confidence(score) > min,
+            Self::Score(min) => candidate.score > *min,
+            Self::Confidence(min, calibrator) => {
+                calibrator.confidence(candidate.class, candidate.score, Place::Away) > *min
+            }
         }
     }
 
-    /// The raw score that it corresponds to.
-    pub fn as_score(self) -> Option<Score> {
+    /// The raw score that it corresponds to, for all classes together.
+    pub fn as_score(&self) -> Option<Score> {
         match self {
-            Self::Score(min) => Some(min),
-            Self::Confidence(min, calibrator) => calibrator.score_of(min),
+            Self::Score(min) => Some(*min),
+            Self::Confidence(min, calibrator) => calibrator.pooled().score_of(*min, Place::Away),
         }
     }
 }
@@ -66,24 +68,24 @@ impl Threshold {
 #[derive(Debug)]
 pub struct Step {
     pub losses: Vec<(Term, f32)>,
-    /// The teacher's detections above its floor.
-    pub detections: usize,
+    /// The teacher's detections above its floor, of each image.
+    pub found: Vec<Vec<Detection>>,
     /// Of each image.
     pub splits: Vec<Split>,
     pub pseudo_labels: Vec<Vec<Detection>>,
     /// What the candidates had to be above; `None` when none was let through.
     pub threshold: Option<Threshold>,
     /// The calibrator that there was, be it used or not.
-    pub calibrator: Option<Platt>,
+    pub calibrator: Option<Calibrator>,
     /// What came of fitting the calibrator, if it was time.
     pub refit: Option<Refit>,
 }
 
-/// A fit of the calibrator, and how many judged detections it was fitted to.
+/// What came of a fit of the calibrator, and how many detections it was fitted to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Refit {
-    pub fit: Result<Platt, NoFit>,
-    pub judged: usize,
+    pub fit: Result<(), NoFit>,
+    pub detections: usize,
 }
 
 /// An iteration from which there is no way on.
@@ -126,9 +128,11 @@ impl Learner {
         // The teacher looks at the weak view. What is near an annotation of its class is judged; the rest
         // may be missing boxes, and those that the calibrated teacher is sure of become pseudo labels.
         let found = watch.time(Phase::Teacher, || self.detect(config, views.pop()));
-        let (splits, calibrator) = (split(config, &found, &annotations, &student_view), self.calibrator());
+        let splits = split(config, &found, &annotations, &student_view);
+        let calibrator = self.calibrator().cloned();
         let threshold = self.threshold(config, at, epochs);
-        let pseudo_labels: Vec<_> = splits.iter().map(|split| select(&split.candidates, threshold)).collect();
+        let pseudo_labels: Vec<_> =
+            splits.iter().map(|split| select(&split.candidates, threshold.as_ref())).collect();
 
         // The student learns the strong view, from annotations and pseudo labels alike.
         let targets = targets(&annotations, &pseudo_labels);
@@ -155,14 +159,13 @@ impl Learner {
         let teacher = watch.time(Phase::Ema, || follow(config, teacher, &student, iteration));
         let mut learner = Self { student, teacher, optimizer, iteration: iteration + 1 };
 
-        // What was judged joins the queue, to which the calibrator is fitted every so often.
+        // What was seen of the teacher joins the queue, to which the calibrator is fitted every so often.
         let refit = watch.time(Phase::Calibrate, || {
             let calibration = learner.teacher.as_mut()?.calibration.as_mut()?;
-            splits.iter().for_each(|split| calibration.queue.push(split.judged.clone()));
+            splits.iter().for_each(|split| calibration.remember(config, split));
             calibration.refit(config, learner.iteration)
         });
-        let detections = found.iter().map(Vec::len).sum();
-        let step = Step { losses: terms, detections, splits, pseudo_labels, threshold, calibrator, refit };
+        let step = Step { losses: terms, found, splits, pseudo_labels, threshold, calibrator, refit };
         (learner, Ok(step))
     }
 
@@ -183,8 +186,8 @@ impl Learner {
     }
 
     /// The calibrator as it is now, if there is one.
-    pub(crate) fn calibrator(&self) -> Option<Platt> {
-        self.teacher.as_ref()?.calibration.as_ref()?.calibrator
+    pub(crate) fn calibrator(&self) -> Option<&Calibrator> {
+        self.teacher.as_ref()?.calibration.as_ref()?.calibrator.as_ref()
     }
 
     /// The teacher's detections in the weak view, above its floor.
@@ -211,8 +214,8 @@ impl Learner {
             }
             Method::Calibrated(Calibrated { confidence_min, before_first_fit, .. }) => {
                 let calibrator = match (self.calibrator(), before_first_fit) {
-                    (Some(calibrator), _) => calibrator,
-                    (None, BeforeFirstFit::Identity) => Platt::IDENTITY,
+                    (Some(calibrator), _) => calibrator.clone(),
+                    (None, BeforeFirstFit::Identity) => Platt::IDENTITY.into(),
                     (None, BeforeFirstFit::Nothing) => return None,
                 };
                 Some(Threshold::Confidence(Confidence(*confidence_min), calibrator))
@@ -222,20 +225,28 @@ impl Learner {
 }
 
 impl Calibration {
-    /// Fits the calibrator to the queue if it is time. A fit in which confidence falls as the score grows is
-    /// not used: the old calibrator stays, as it does when nothing can be fitted.
+    /// The detections of one more image: all of them for a calibrator that looks at all, else the judged.
+    fn remember(&mut self, config: &RunConfig, split: &Split) {
+        let Method::Calibrated(Calibrated { calibrator, .. }) = &config.method else { return };
+        let of_use = |observed: &&Observed| {
+            calibrator.kind == Kind::Completeness || observed.outcome != Outcome::Candidate
+        };
+        self.queue.push(split.observed.iter().filter(of_use).copied().collect());
+    }
+
+    /// Fits the calibrator to the queue if it is time. The old one stays when nothing can be fitted, or only
+    /// one with confidences that fall as the score grows.
     fn refit(&mut self, config: &RunConfig, iteration: u64) -> Option<Refit> {
-        let Method::Calibrated(Calibrated { refit_every, .. }) = config.method else { return None };
-        if !iteration.is_multiple_of(refit_every) {
+        let Method::Calibrated(Calibrated { refit_every, calibrator, .. }) = &config.method else {
+            return None;
+        };
+        if !iteration.is_multiple_of(*refit_every) {
             return None;
         }
-        let fit = Platt::fit(self.queue.judged());
-        if let Ok(fit) = fit
-            && fit.w > 0.0
-        {
-            self.calibrator = Some(fit);
-        }
-        Some(Refit { fit, judged: self.queue.judged().count() })
+        let observed: Vec<Observed> = self.queue.observed().collect();
+        let fit = Calibrator::fit(calibrator.kind, calibrator.per_class, &observed);
+        let fit = fit.map(|fit| self.calibrator = Some(fit));
+        Some(Refit { fit, detections: observed.len() })
     }
 }
 
@@ -280,9 +291,9 @@ fn split(
     images.map(|((found, given), to_view)| split_by_overlap(found, given, &overlap, *to_view)).collect()
 }
 
-fn select(candidates: &[Detection], threshold: Option<Threshold>) -> Vec<Detection> {
+fn select(candidates: &[Detection], threshold: Option<&Threshold>) -> Vec<Detection> {
     let Some(threshold) = threshold else { return Vec::new() };
-    candidates.iter().copied().filter(|candidate| threshold.is_below(candidate.score)).collect()
+    candidates.iter().filter(|candidate| threshold.is_below(candidate)).copied().collect()
 }
 
 /// Annotations ∪ pseudo labels.
@@ -300,7 +311,7 @@ mod tests {
     use std::path::Path;
 
     use lacuna_boxes::Box2;
-    use lacuna_calib::Judged;
+    use lacuna_calib::Curve;
 
     use super::*;
     use crate::config::Source;
@@ -336,8 +347,8 @@ mod tests {
         assert!((later - (0.5 + 0.5 * 18f32.ln() / 28f32.ln())).abs() < 1e-5, "{later}");
         assert_eq!(threshold("name = \"calibrated\"", 5, 0), None);
         let identity = "name = \"calibrated\"\nbefore_first_fit = \"identity\"";
-        let expected = Threshold::Confidence(Confidence(0.7), Platt::IDENTITY);
-        assert_eq!(threshold(identity, 5, 0), Some(expected));
+        let expected = Threshold::Confidence(Confidence(0.7), Platt::IDENTITY.into());
+        assert_eq!(threshold(identity, 5, 0), Some(expected.clone()));
         let late = format!("{identity}\nteacher.start_iteration = 6");
         assert_eq!((threshold(&late, 5, 0), threshold(&late, 6, 0)), (None, Some(expected)));
     }
@@ -350,10 +361,10 @@ mod tests {
             score: Score(score),
         });
         assert_eq!(select(&candidates, None), []);
-        assert_eq!(select(&candidates, Some(Threshold::Score(Score(0.7)))), [candidates[2]]);
+        assert_eq!(select(&candidates, Some(&Threshold::Score(Score(0.7)))), [candidates[2]]);
         // A calibrator that is surer than the scores lets more through.
-        let surer = Threshold::Confidence(Confidence(0.7), Platt { w: 1.0, b: 1.0 });
-        assert_eq!(select(&candidates, Some(surer)), candidates);
+        let surer = Threshold::Confidence(Confidence(0.7), Platt { w: 1.0, b: 1.0 }.into());
+        assert_eq!(select(&candidates, Some(&surer)), candidates);
         assert_eq!(surer.as_score().map(|score| score.0 < 0.5), Some(true));
     }
 
@@ -362,21 +373,23 @@ mod tests {
         let (mut learner, config) = learner("name = \"calibrated\"\nrefit_every = 10");
         let calibration = learner.teacher.as_mut().and_then(|teacher| teacher.calibration.as_mut());
         let calibration = calibration.expect("the method calibrates");
-        let judged = |pairs: &[(f32, bool)]| -> Vec<Judged> {
-            pairs.iter().map(|&(score, right)| Judged { score: Score(score), right }).collect()
+        let judged = |pairs: &[(f32, bool)]| -> Vec<Observed> {
+            let outcome = |right| if right { Outcome::Right } else { Outcome::Wrong };
+            let observed =
+                |&(score, right)| Observed { class: 0, score: Score(score), outcome: outcome(right) };
+            pairs.iter().map(observed).collect()
         };
         let rising =
             judged(&[(0.4, false), (0.5, false), (0.6, true), (0.55, true), (0.7, false), (0.8, true)]);
         calibration.queue.push(rising);
         assert_eq!(calibration.refit(&config, 9), None);
-        let Some(Refit { fit: Ok(fit), judged: 6 }) = calibration.refit(&config, 10) else {
-            panic!("it is time, and there is something to fit")
-        };
-        assert_eq!(calibration.calibrator, Some(fit));
+        assert_eq!(calibration.refit(&config, 10), Some(Refit { fit: Ok(()), detections: 6 }));
+        let fit = calibration.calibrator.clone().expect("it is time, and there is something to fit");
+        assert!(matches!(fit.pooled(), Curve::Platt(platt) if platt.w > 0.0));
         let falling = [(0.9, false), (0.85, false), (0.8, false), (0.45, true), (0.42, true), (0.41, true)];
         (0..9).for_each(|_| calibration.queue.push(judged(&falling)));
         let again = calibration.refit(&config, 20).expect("it is time");
-        assert!(again.fit.is_ok_and(|fit| fit.w < 0.0));
+        assert_eq!(again.fit, Err(NoFit::Falling));
         assert_eq!(calibration.calibrator, Some(fit), "the old one stays");
     }
 }

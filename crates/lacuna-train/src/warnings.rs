@@ -1,6 +1,6 @@
 //! Signs that a run goes wrong, told once each time they appear.
 
-use lacuna_calib::Platt;
+use lacuna_calib::NoFit;
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::Window;
@@ -40,7 +40,7 @@ impl Watch {
         let some = step.pseudo_labels.iter().any(|labels| !labels.is_empty()) || iteration <= start_iteration;
         self.without_pseudo_labels = if some { 0 } else { self.without_pseudo_labels + 1 };
         tell(&mut self.told.no_pseudo_labels, self.without_pseudo_labels >= LONG, &mut warnings, || {
-            let why = match (step.threshold, step.threshold.and_then(Threshold::as_score)) {
+            let why = match (&step.threshold, step.threshold.as_ref().and_then(Threshold::as_score)) {
                 (None, _) => {
                     "the calibrator has not been fitted yet: too few detections overlap an annotation, or all \
                      of them are right, or none"
@@ -51,13 +51,13 @@ impl Watch {
             };
             format!("iteration {iteration}: no pseudo label for {LONG} iterations ({why})")
         });
-        if let Some(Refit { fit: Ok(Platt { w, .. }), judged }) = step.refit {
-            let negative = w <= 0.0 && judged >= MANY;
+        if let Some(Refit { fit, detections }) = step.refit {
+            let negative = fit == Err(NoFit::Falling) && detections >= MANY;
             tell(&mut self.told.negative_slope, negative, &mut warnings, || {
                 format!(
-                    "iteration {iteration}: the calibrator would have a slope of {w:.3}: of {judged} judged \
-                     detections those with higher scores are right less often. The one before stays. Are the \
-                     annotations those of these images?"
+                    "iteration {iteration}: of {detections} judged detections those with higher scores are \
+                     right less often. The calibrator stays as it was. Are the annotations those of these \
+                     images?"
                 )
             });
         }
@@ -107,7 +107,7 @@ mod tests {
         let label = Detection { bounds: Box2::new(0.0, 0.0, 9.0, 9.0), class: 0, score: Score(0.9) };
         Step {
             losses: Vec::new(),
-            detections: 3,
+            found: Vec::new(),
             splits: vec![Split::default()],
             pseudo_labels: vec![vec![label; pseudo_labels]],
             threshold: None,
@@ -152,9 +152,9 @@ mod tests {
 
     #[test]
     fn a_negative_slope_is_told_when_it_means_something() {
-        let refit = |judged| Some(Refit { fit: Ok(Platt { w: -0.5, b: 0.0 }), judged });
+        let refit = |detections| Some(Refit { fit: Err(NoFit::Falling), detections });
         let mut watch = Watch::default();
         assert!(watch.after_step(1, 0, &step(1, refit(5))).is_empty());
-        assert!(watch.after_step(2, 0, &step(1, refit(500)))[0].contains("slope of -0.500"));
+        assert!(watch.after_step(2, 0, &step(1, refit(500)))[0].contains("right less often"));
     }
 }

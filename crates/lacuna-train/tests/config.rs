@@ -78,7 +78,7 @@ fn unknown_keys_name_the_nearest_known_one() {
     assert_eq!(
         refused(SMALL, &["method.confidence=0.5"]),
         "--set: there is no key `confidence` in `[method]` | its keys are `before_first_fit`, \
-         `confidence_min`, `focal_iou`, `name`, `overlap`, `refit_every`, `strong_view`, `teacher`, \
+         `calibrator`, `confidence_min`, `focal_iou`, `name`, `overlap`, `refit_every`, `strong_view`, `teacher`, \
          `window_images`"
     );
     assert_eq!(
@@ -86,6 +86,8 @@ fn unknown_keys_name_the_nearest_known_one() {
         "run.toml:16: `method.name` is \"calibrate\", not one of \"supervised\", \"fixed\", \"dynamic\", \
          \"calibrated\" | did you mean `calibrated`?"
     );
+    let wrong = refused(SMALL, &["method.calibrator.kind=plat"]);
+    assert!(wrong.starts_with("--set: `method.calibrator.kind`: unknown variant `plat`"), "{wrong}");
     // A key of another method is not one of this method.
     assert!(refused(SMALL, &["method.threshold=0.5"]).starts_with("--set: there is no key `threshold`"));
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use lacuna_data::nearest;
 use lacuna_models::DetectorConfig;
 use lacuna_models::resnet::Depth;
-use lacuna_models::weights::Kind;
+use lacuna_models::weights::Kind as DetectorKind;
 use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
@@ -206,9 +206,9 @@ impl<'a> Given<'a> {
         let method = self.word("method.name", &Method::NAMES, None)?;
 
         let kind_of = match kind.as_str() {
-            "retinanet" => Kind::RetinaNet,
-            "fcos" => Kind::Fcos,
-            _ => Kind::FasterRcnn,
+            "retinanet" => DetectorKind::RetinaNet,
+            "fcos" => DetectorKind::Fcos,
+            _ => DetectorKind::FasterRcnn,
         };
         let depth_of = Depth::deserialize(Value::String(depth.clone())).expect("it is one of them");
         let method_of = Method::named(&method).expect("it is one of them");
@@ -227,9 +227,11 @@ impl<'a> Given<'a> {
             views: self.deserialize("views", take("views"))?,
             train: self.deserialize("train", take("train"))?,
             detector: match kind_of {
-                Kind::RetinaNet => DetectorConfig::RetinaNet(self.deserialize("detector", detector)?),
-                Kind::Fcos => DetectorConfig::Fcos(self.deserialize("detector", detector)?),
-                Kind::FasterRcnn => DetectorConfig::FasterRcnn(self.deserialize("detector", detector)?),
+                DetectorKind::RetinaNet => DetectorConfig::RetinaNet(self.deserialize("detector", detector)?),
+                DetectorKind::Fcos => DetectorConfig::Fcos(self.deserialize("detector", detector)?),
+                DetectorKind::FasterRcnn => {
+                    DetectorConfig::FasterRcnn(self.deserialize("detector", detector)?)
+                }
             },
             method: match defaults.method {
                 Method::Supervised(_) => Method::Supervised(self.deserialize("method", method_values)?),
