@@ -1,7 +1,7 @@
 //! The arguments by which every command is told of a data set.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use lacuna_data::decode::OnBadImage;
@@ -17,6 +17,23 @@ pub struct DataArgs {
     #[arg(value_name = "DATA")]
     pub path: PathBuf,
 
+    #[command(flatten)]
+    pub options: DataOptions,
+}
+
+/// The same, by name: for commands that are given several files.
+#[derive(clap::Args)]
+pub struct AnnotationsArgs {
+    /// A COCO JSON file, a YOLO data.yaml, or the folder of a COCO, VOC or YOLO data set
+    #[arg(long = "annotations", alias = "data", value_name = "DATA")]
+    pub path: PathBuf,
+
+    #[command(flatten)]
+    pub options: DataOptions,
+}
+
+#[derive(clap::Args)]
+pub struct DataOptions {
     /// The split to take, where there are several
     #[arg(long)]
     pub split: Option<String>,
@@ -54,18 +71,31 @@ impl From<OnBadImageArg> for OnBadImage {
 impl DataArgs {
     /// The one split that is meant.
     pub fn read(&self) -> Result<Split> {
-        self.read_split(&Layout::detect(&self.path)?, self.split.as_deref(), self.on_bad_image)
+        self.options.read(&self.path)
     }
 
     /// All splits, or the one that was named.
     pub fn read_all(&self) -> Result<Vec<Split>> {
-        self.read_all_with(self.on_bad_image)
+        self.read_all_with(self.options.on_bad_image)
     }
 
     pub fn read_all_with(&self, on_bad_image: OnBadImageArg) -> Result<Vec<Split>> {
-        let layout = Layout::detect(&self.path)?;
-        let names = self.split.as_ref().map_or_else(|| layout.split_names(), |name| vec![name.clone()]);
-        names.iter().map(|name| self.read_split(&layout, Some(name), on_bad_image)).collect()
+        let (layout, options) = (Layout::detect(&self.path)?, &self.options);
+        let names = options.split.as_ref().map_or_else(|| layout.split_names(), |name| vec![name.clone()]);
+        names.iter().map(|name| options.read_split(&layout, Some(name), on_bad_image)).collect()
+    }
+}
+
+impl AnnotationsArgs {
+    /// The one split that is meant.
+    pub fn read(&self) -> Result<Split> {
+        self.options.read(&self.path)
+    }
+}
+
+impl DataOptions {
+    fn read(&self, path: &Path) -> Result<Split> {
+        self.read_split(&Layout::detect(path)?, self.split.as_deref(), self.on_bad_image)
     }
 
     fn read_split(&self, layout: &Layout, name: Option<&str>, on_bad_image: OnBadImageArg) -> Result<Split> {

@@ -3,7 +3,10 @@
 
 mod commands;
 mod data_args;
+mod gallery;
+mod gaps;
 mod interrupt;
+mod judging;
 mod progress;
 mod table;
 mod training;
@@ -16,7 +19,10 @@ use lacuna_train::config::ConfigError;
 use lacuna_train::model::ModelError;
 use lacuna_train::runner::TrainError;
 
-use commands::{convert, demo, eval, import, inspect, predict, sparsify, synth, train};
+use commands::{
+    BadFile, TooLittle, calibrate, complete, convert, demo, eval, import, inspect, predict,
+    report as report_command, sparsify, synth, train,
+};
 
 /// A detector frees and takes the same large blocks over and over.
 #[global_allocator]
@@ -41,6 +47,9 @@ enum Command {
     Import(import::Args),
     Predict(predict::Args),
     Eval(eval::Args),
+    Calibrate(calibrate::Args),
+    Complete(complete::Args),
+    Report(report_command::Args),
 }
 
 fn main() -> ExitCode {
@@ -54,6 +63,9 @@ fn main() -> ExitCode {
         Command::Import(args) => import::run(&args),
         Command::Predict(args) => predict::run(&args),
         Command::Eval(args) => eval::run(&args),
+        Command::Calibrate(args) => calibrate::run(&args),
+        Command::Complete(args) => complete::run(&args),
+        Command::Report(args) => report_command::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -71,17 +83,21 @@ fn report(error: &anyhow::Error) -> ExitCode {
     let model_error = error.downcast_ref::<ModelError>();
     let config_error = error.downcast_ref::<ConfigError>();
     let train_error = error.downcast_ref::<TrainError>();
+    let too_little = error.downcast_ref::<TooLittle>();
     let hint = data_error
         .and_then(lacuna_data::Error::hint)
         .or_else(|| model_error.and_then(ModelError::hint))
         .or_else(|| config_error.and_then(|error| error.hint.clone()))
-        .or_else(|| train_error.and_then(TrainError::hint));
+        .or_else(|| train_error.and_then(TrainError::hint))
+        .or_else(|| too_little.and_then(TooLittle::hint));
     if let Some(hint) = hint {
         eprintln!("hint: {hint}");
     }
     let about_the_input = data_error.is_some_and(is_about_the_input)
         || model_error.is_some()
         || config_error.is_some()
+        || too_little.is_some()
+        || error.is::<BadFile>()
         || train_error.is_some_and(training_was_refused);
     ExitCode::from(if about_the_input { 2 } else { 1 })
 }

@@ -12,9 +12,18 @@ impl Table {
         Self { rows: vec![heading.map(String::from).into()] }
     }
 
+    /// With as many columns as there are here.
+    pub fn with_heading(heading: &[&str]) -> Self {
+        Self { rows: vec![heading.iter().map(ToString::to_string).collect()] }
+    }
+
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        assert_eq!(N, self.rows[0].len(), "a row has as many cells as the heading");
-        self.rows.push(cells.into());
+        self.cells(cells.into());
+    }
+
+    pub fn cells(&mut self, cells: Vec<String>) {
+        assert_eq!(cells.len(), self.rows[0].len(), "a row has as many cells as the heading");
+        self.rows.push(cells);
     }
 }
 

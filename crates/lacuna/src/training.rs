@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use lacuna_calib::Platt;
+use lacuna_calib::Calibrator;
 use lacuna_train::config::RunConfig;
 use lacuna_train::data::Data;
 use lacuna_train::metrics::{Record, Window};
@@ -70,15 +70,18 @@ impl Shown {
         (self.images as f64 / passed.max(1e-9), left as u64)
     }
 
-    fn status(&self, iteration: u64, window: &Window, calibrator: Option<Platt>) -> String {
+    fn status(&self, iteration: u64, window: &Window, calibrator: Option<&Calibrator>) -> String {
         let (speed, _) = self.speed(iteration);
         let terms: Vec<String> = window.terms().map(|(name, loss)| format!("{name} {loss:.3}")).collect();
         let mut status = format!("{speed:.1} images/s, loss {:.3} ({})", window.loss(), terms.join(", "));
         if window.detections > 0 {
             status += &format!(", {:.2} pseudo boxes per image", window.per_image(window.pseudo_labels));
         }
-        if let Some(Platt { w, b }) = calibrator {
-            status += &format!(", calibrator w {w:.2} b {b:+.2}");
+        let parameters = calibrator.map(|calibrator| calibrator.pooled().parameters()).unwrap_or_default();
+        if !parameters.is_empty() {
+            let parameters: Vec<String> =
+                parameters.iter().map(|(name, value)| format!("{name} {value:.2}")).collect();
+            status += &format!(", calibrator {}", parameters.join(" "));
         }
         status
     }
@@ -118,7 +121,7 @@ impl Spectator for Shown {
         self.next_line = Instant::now() + BETWEEN_LINES;
     }
 
-    fn iteration(&mut self, iteration: u64, images: usize, window: &Window, calibrator: Option<Platt>) {
+    fn iteration(&mut self, iteration: u64, images: usize, window: &Window, calibrator: Option<&Calibrator>) {
         self.images += images as u64;
         if let Some(bar) = &self.bar {
             bar.set_message(self.status(iteration, window, calibrator));

@@ -333,7 +333,7 @@ fn demo_tells_the_story() {
     for key in ["/baseline/ap", "/baseline/ap50", "/calibrated/ap", "/calibrated/ap50", "/recovered/recall"] {
         assert!(told.pointer(key).is_some_and(Value::is_number), "{key} in {told}");
     }
-    for key in ["/recovered/precision", "/ece/before", "/ece/after"] {
+    for key in ["/recovered/precision", "/ece/before", "/ece/after", "/ece_candidates/completeness"] {
         assert!(told.pointer(key).is_some(), "{key} in {told}");
     }
     let story = folder.path().join("story");
@@ -344,6 +344,8 @@ fn demo_tells_the_story() {
     let recovered = told["recovered"]["boxes"].as_u64().unwrap() as usize;
     assert_eq!(annotations("completed.json"), given + recovered);
     assert!(story.join("pictures").is_dir());
+    let page = fs::read_to_string(story.join("report.html")).unwrap();
+    assert!(page.contains("<svg") && page.contains("Calibrated Teacher"), "a page with charts");
     for run in ["supervised", "calibrated"] {
         for file in ["config.toml", "metrics.jsonl", "results.csv", "checkpoints/last/model.safetensors"] {
             assert!(story.join(run).join(file).is_file(), "{run}/{file}");

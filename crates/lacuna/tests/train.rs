@@ -221,13 +221,14 @@ fn a_run_leaves_what_it_promises() {
     let evaluated = lacuna()
         .arg("eval")
         .arg(&model)
+        .arg("--data")
         .arg(data().join("data/annotations/instances_test.json"))
         .arg("--json")
         .output()
         .unwrap();
     succeeded(&evaluated);
     let evaluated: Value = serde_json::from_slice(&evaluated.stdout).unwrap();
-    assert_eq!(evaluated["coco"]["ap"].as_f64(), last["teacher_ap"].as_f64(), "{evaluated}");
+    assert_eq!(evaluated["coco"]["AP"].as_f64(), last["teacher_ap"].as_f64(), "{evaluated}");
     assert_eq!(evaluated["images"], 3);
 }
 
@@ -421,7 +422,7 @@ fn a_loss_that_is_not_finite_stops_the_run() {
     // What was before is kept: a model that can be used.
     let model = place.path("run/checkpoints/last");
     let data = data().join("data/annotations/instances_test.json");
-    let evaluated = lacuna().arg("eval").arg(model).arg(data).output().unwrap();
+    let evaluated = lacuna().arg("eval").arg(model).arg("--data").arg(data).output().unwrap();
     succeeded(&evaluated);
 }
 
@@ -507,4 +508,61 @@ fn every_method_trains_every_detector() {
             assert_eq!(last["teacher_ap"].is_number(), *method != "supervised", "{kind} {method}: {last}");
         }
     }
+}
+
+/// Every calibrator is fitted, used, kept in checkpoints and taken up again.
+#[test]
+fn every_calibrator_is_resumed_exactly() {
+    for (kind, per_class) in [("completeness", true), ("isotonic", false), ("bayesian", true)] {
+        let place =
+            Place::new(&format!("{TINY}[method.calibrator]\nkind = \"{kind}\"\nper_class = {per_class}\n"));
+        let short = ["--set", "train.iterations=30", "--set", "method.window_images=100"];
+        succeeded(&place.run("whole", &short));
+        let model = fs::read_to_string(place.path("whole/checkpoints/last/model.toml")).unwrap();
+        assert!(model.contains(&format!("kind = \"{kind}\"")), "{kind}: {model}");
+        copy(&place.path("whole"), &place.path("resumed"));
+        fs::remove_dir_all(place.path("resumed/checkpoints/last")).unwrap();
+        succeeded(&place.run("resumed", &[&short[..], &["--resume"]].concat()));
+        assert_same(&place.path("whole"), &place.path("resumed"));
+        let last = lines(&place.path("whole")).pop().unwrap();
+        assert_eq!(last["calibrator_completeness"].is_number(), kind == "completeness", "{last}");
+        assert_eq!(last["scores"].as_array().map(Vec::len), Some(20), "{last}");
+    }
+}
+
+/// The page has its charts and its pictures, and nothing from elsewhere.
+#[test]
+fn a_report_is_one_page_with_everything_in_it() {
+    let place = Place::new(TINY);
+    succeeded(&place.run("run", &[]));
+    let run = place.path("run");
+    let report =
+        |more: &[&str]| lacuna().current_dir(data()).arg("report").arg(&run).args(more).output().unwrap();
+    let output = report(&["--json"]);
+    succeeded(&output);
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let page = fs::read_to_string(run.join("report.html")).unwrap();
+    for heading in ["Through the training", "Confidence and precision", "Configuration", "Calibrated Teacher"]
+    {
+        assert!(page.contains(heading), "{heading}");
+    }
+    assert!(page.matches("<svg").count() >= 8, "{} charts", page.matches("<svg").count());
+    // Every line of the metrics is a point of the loss.
+    assert_eq!(said["records"], 10, "{said}");
+    let pictures = said["pictures"].as_u64().unwrap();
+    assert_eq!(page.matches("data:image/jpeg;base64,").count() as u64, pictures);
+    assert!(!page.contains("src=\"http") && !page.contains("<script"));
+
+    // It is made again at will; another file is not replaced.
+    succeeded(&report(&["--pictures", "0"]));
+    let page = fs::read_to_string(run.join("report.html")).unwrap();
+    assert!(!page.contains("data:image/jpeg") && !page.contains("NaN"));
+    let elsewhere = place.path("page.html");
+    fs::write(&elsewhere, "mine").unwrap();
+    let output = report(&["--out", elsewhere.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "mine");
+    let output = lacuna().arg("report").arg(place.path("nothing")).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("is not a run of `lacuna train`"), "{said}");
 }

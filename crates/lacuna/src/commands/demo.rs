@@ -3,25 +3,27 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
-use lacuna_boxes::{Affine, Detection, Score, iou};
-use lacuna_calib::{Judged, Platt, Reliability};
-use lacuna_data::decode::{self, OnBadImage};
-use lacuna_data::draw::{Outline, draw};
+use lacuna_boxes::Detection;
+use lacuna_calib::{Calibrator, Kind, Platt, Reliability};
+use lacuna_data::decode::OnBadImage;
 use lacuna_data::output::{IfExists, NewFolder, write_file};
-use lacuna_data::sparsify::{Kind, Percent, Sparse, sparsify};
+use lacuna_data::sparsify::{self, Percent, Sparse, sparsify};
 use lacuna_data::synth::SynthConfig;
 use lacuna_data::{Dataset, coco};
 use lacuna_eval::{AveragePrecision, Recovered, recovered};
-use lacuna_train::complete::{Missing, candidates, completed};
+use lacuna_train::complete::{
+    Fitted, Missing, Seen, candidates, completed, expected_precision, observations, see,
+};
 use lacuna_train::config::{Calibrated, Method, RunConfig, Source};
 use lacuna_train::evaluate::detect_all;
 use lacuna_train::metrics::FOUND_IOU_MIN;
 use lacuna_train::model::Model;
-use lacuna_train::pseudo::split_by_overlap;
 use lacuna_train::runner::{Begin, Finished, TrainError};
 use serde_json::json;
 
-use super::{shown, synth};
+use super::{report, shown, synth};
+use crate::gallery::picture;
+use crate::gaps::Gaps;
 use crate::progress::Progress;
 use crate::table::{Table, thousands};
 use crate::training::{self, percent};
@@ -30,11 +32,12 @@ const TRAIN_IMAGES: usize = 100;
 const TEST_IMAGES: usize = 200;
 const HIDDEN_PERCENT: f64 = 50.0;
 
-/// So many pictures of recovered boxes are made.
-const PICTURES: usize = 12;
+/// Boxes that are likelier to be right than not are added.
+const CONFIDENCE_MIN: f32 = 0.5;
 
-const GIVEN: [u8; 3] = [40, 200, 60];
-const RECOVERED: [u8; 3] = [230, 40, 40];
+/// So many pictures of recovered boxes are made, and so many of each kind are in the report.
+const PICTURES: usize = 12;
+const REPORT_PICTURES: usize = 8;
 
 /// The whole story on made data: hide half of the boxes, train in spite of it, get them back
 ///
@@ -97,9 +100,11 @@ pub fn run(args: &Args) -> Result<()> {
     let (_, baseline) = run("supervised", include_str!("../../../../configs/synth-supervised.toml"))?;
     let (config, calibrated) = run("calibrated", include_str!("../../../../configs/synth-calibrated.toml"))?;
     let (before, after) = calibrated.last.window.judged();
-    let in_training = Calibration { before: before.clone(), after: after.clone() };
+    let in_training = [before.clone(), after.clone()];
     let completion = complete(&places, &config, &sparse, &test)?;
     let pictures = draw_pictures(&places, kept, &completion.missing)?;
+    let page = report::report_of(&places.at("calibrated"), REPORT_PICTURES, TRAIN_IMAGES)?;
+    write_file(&places.at("report.html"), IfExists::Refuse, |out| out.write_all(page.to_html().as_bytes()))?;
 
     let baseline = baseline.last.student.expect("the demo has a test set");
     let teacher = calibrated.last.teacher.expect("the demo has a test set and a teacher");
@@ -109,7 +114,8 @@ pub fn run(args: &Args) -> Result<()> {
     if args.json {
         let ap = |ap: &AveragePrecision| json!({ "ap": ap.ap, "ap50": ap.ap50 });
         let Completion { recovered, judged, candidates, .. } = &completion;
-        let ece = |c: &Calibration| json!({ "before": c.before.ece(), "after": c.after.ece() });
+        let ece = |c: &Calibration| json!({ "before": c.scores.ece(), "after": c.trained.ece(), "completeness": c.completeness.ece() });
+        let [before, after] = &in_training;
         let result = json!({
             "out": shown(&args.out), "seed": args.seed, "seconds": seconds,
             "train": { "images": TRAIN_IMAGES, "given": kept.annotations().len(),
@@ -118,8 +124,9 @@ pub fn run(args: &Args) -> Result<()> {
             "calibrated": ap(&teacher),
             "calibrated_student": ap(&student),
             "recovered": { "precision": recovered.precision(), "recall": recovered.recall(),
-                           "boxes": recovered.proposed },
-            "ece": ece(&in_training),
+                           "boxes": recovered.proposed, "expected_precision": completion.expected_precision,
+                           "found_precision": completion.well_placed.precision() },
+            "ece": { "before": before.ece(), "after": after.ece() },
             "ece_test": ece(judged),
             "ece_candidates": ece(candidates),
         });
@@ -146,7 +153,7 @@ fn make_data(args: &Args) -> Result<(Sparse, Dataset)> {
     let splits = [("train", TRAIN_IMAGES), ("test", TEST_IMAGES)];
     let mut datasets = synth::make(&config, &splits, &folder)?;
     let half = Percent::new(HIDDEN_PERCENT).expect("it is a percentage");
-    let sparse = sparsify(&datasets[0], Kind::Split1(half), args.seed);
+    let sparse = sparsify(&datasets[0], sparsify::Kind::Split1(half), args.seed);
     for (file, dataset) in [(Places::SPARSE, &sparse.kept), (Places::HIDDEN, &sparse.hidden)] {
         folder.file(Path::new(file), |out| coco::write(dataset, out))?;
     }
@@ -179,24 +186,31 @@ fn config(name: &str, text: &str, places: &Places, args: &Args) -> Result<RunCon
 /// What the teacher adds to the sparse annotations, and how much its scores are worth.
 struct Completion {
     missing: Vec<Missing>,
+    expected_precision: Option<f64>,
     recovered: Recovered,
+    /// The same at the IoU that confidences are about.
+    well_placed: Recovered,
     /// Of detections near an annotation of the test images.
     judged: Calibration,
     /// Of candidates in the training images, by what was hidden.
     candidates: Calibration,
+    gaps: Option<Gaps>,
 }
 
-/// Scores before and confidences after calibration, against the truth.
+/// Scores, and confidences by the calibrator that training had and by the one that knows about the gaps, against
+/// the truth.
 #[derive(Default)]
 struct Calibration {
-    before: Reliability,
-    after: Reliability,
+    scores: Reliability,
+    trained: Reliability,
+    completeness: Reliability,
 }
 
 impl Calibration {
-    fn add(&mut self, score: Score, calibrator: Platt, right: bool) {
-        self.before.add(score.0, right);
-        self.after.add(calibrator.confidence(score).0, right);
+    fn add(&mut self, seen: &Seen, [trained, completeness]: [&Calibrator; 2], right: bool) {
+        self.scores.add(seen.detection.score.0, right);
+        self.trained.add(seen.confidence(trained).0, right);
+        self.completeness.add(seen.confidence(completeness).0, right);
     }
 }
 
@@ -215,44 +229,52 @@ fn complete(
     };
     let (in_train, in_test) = (detect(kept, "train")?, detect(test, "test")?);
     drop(progress);
-    let Some((teacher, overlap)) = config.method.teaching() else { unreachable!("the preset has a teacher") };
-    let calibrator = model.config.calibrator.unwrap_or(Platt::IDENTITY);
-
-    let mut judged = Calibration::default();
-    for (image, found) in in_test.detections.iter().enumerate() {
-        let above: Vec<Detection> =
-            found.iter().copied().filter(|found| found.score.0 > teacher.score_min).collect();
-        for Judged { score, right } in
-            split_by_overlap(&above, &test.objects_of(image), &overlap, Affine::IDENTITY).judged
-        {
-            judged.add(score, calibrator, right);
-        }
-    }
-
-    let all = candidates(kept, &in_train.detections, &overlap, teacher.score_min, calibrator);
-    let mut of_candidates = Calibration::default();
-    for Missing { image, detection, .. } in &all {
-        let right = hidden.objects_of(*image).iter().any(|object| {
-            object.class == detection.class && iou(object.bbox, detection.bounds) > overlap.iou_high
-        });
-        of_candidates.add(detection.score, calibrator, right);
-    }
-    let Method::Calibrated(Calibrated { confidence_min, .. }) = &config.method else {
+    let Method::Calibrated(Calibrated { teacher, overlap, .. }) = &config.method else {
         unreachable!("the preset is of Calibrated Teacher")
     };
-    let missing: Vec<Missing> = all.into_iter().filter(|m| m.confidence.0 > *confidence_min).collect();
-    let of_image = |image: usize| {
-        let added = missing.iter().filter(|missing| missing.image == image);
-        let added: Vec<Detection> = added.map(|missing| missing.detection).collect();
-        recovered(&added, &hidden.objects_of(image), FOUND_IOU_MIN)
+    let (floor, in_train) = (teacher.score_min, see(kept, &in_train.detections, overlap));
+    let trained = model.config.calibrator.clone().unwrap_or(Platt::IDENTITY.into());
+    // A demo that is cut short need not have found enough.
+    let fitted = Fitted::new(Kind::Completeness, false, &observations(&in_train, floor));
+    let whole = fitted.as_ref().map_or(&trained, |fitted| &fitted.whole);
+    let of_image = |image: usize| fitted.as_ref().map_or(&trained, |fitted| fitted.of_image(image));
+
+    let (mut judged, mut of_candidates) = (Calibration::default(), Calibration::default());
+    let above = |seen: &&Seen| seen.detection.score.0 > floor;
+    for seen in see(test, &in_test.detections, overlap).iter().flatten().filter(above) {
+        if let Some(of) = seen.observed().and_then(|observed| observed.judged()) {
+            judged.add(seen, [&trained, whole], of.right);
+        }
+    }
+    for seen in in_train.iter().flatten().filter(above).filter(|seen| seen.is_candidate()) {
+        let right = seen.is_one_of(&hidden.objects_of(seen.image), overlap.iou_high);
+        of_candidates.add(seen, [&trained, of_image(seen.image)], right);
+    }
+
+    let mut missing = candidates(&in_train, floor, of_image);
+    missing.retain(|missing| missing.confidence.0 >= CONFIDENCE_MIN);
+    let found_at = |iou_min: f32| -> Recovered {
+        let of_image = |image: usize| {
+            let added = missing.iter().filter(|missing| missing.image == image);
+            let added: Vec<Detection> = added.map(|missing| missing.detection).collect();
+            recovered(&added, &hidden.objects_of(image), iou_min)
+        };
+        (0..kept.images().len()).map(of_image).sum()
     };
-    let recovered = (0..kept.images().len()).map(of_image).sum();
     let whole = completed(kept, &missing);
     write_file(&places.at("completed.json"), IfExists::Refuse, |out| coco::write(&whole, out))?;
-    Ok(Completion { missing, recovered, judged, candidates: of_candidates })
+    Ok(Completion {
+        expected_precision: expected_precision(&missing),
+        recovered: found_at(FOUND_IOU_MIN),
+        well_placed: found_at(overlap.iou_high),
+        missing,
+        judged,
+        candidates: of_candidates,
+        gaps: Gaps::estimate(kept, &in_train, floor).ok(),
+    })
 }
 
-/// Pictures of the images with the most recovered boxes: given boxes green, recovered ones red.
+/// Pictures of the images with the most recovered boxes.
 fn draw_pictures(places: &Places, kept: &Dataset, missing: &[Missing]) -> Result<usize> {
     let mut counts = vec![0; kept.images().len()];
     missing.iter().for_each(|missing| counts[missing.image] += 1);
@@ -261,23 +283,8 @@ fn draw_pictures(places: &Places, kept: &Dataset, missing: &[Missing]) -> Result
     order.truncate(PICTURES);
     let folder = NewFolder::create(&places.at("pictures"), IfExists::Refuse)?;
     for &image in &order {
-        let file_name = &kept.images()[image].file_name;
-        let path = places.at("train").join(file_name);
-        let mut picture = decode::read(&path, None).map_err(lacuna_data::Error::from)?;
-        let name = |class: usize| kept.categories()[class].name.clone();
-        let given = kept.objects_of(image);
-        let given = given.iter().map(|object| Outline {
-            bounds: object.bbox,
-            color: GIVEN,
-            label: Some(name(object.class)),
-        });
-        let recovered = missing.iter().filter(|missing| missing.image == image).map(|missing| Outline {
-            bounds: missing.detection.bounds,
-            color: RECOVERED,
-            label: Some(format!("{} {:.2}", name(missing.detection.class), missing.confidence.0)),
-        });
-        draw(&mut picture, &given.chain(recovered).collect::<Vec<_>>());
-        folder.file(Path::new(file_name), |out| picture.write_jpeg(out))?;
+        let picture = picture(kept, &places.at("train"), image, missing)?;
+        folder.file(Path::new(&kept.images()[image].file_name), |out| picture.write_jpeg(out))?;
     }
     folder.finish()?;
     Ok(order.len())
@@ -288,7 +295,7 @@ fn write_report(
     places: &Places,
     (kept, hidden): (&Dataset, &Dataset),
     [baseline, student, teacher]: [&AveragePrecision; 3],
-    in_training: &Calibration,
+    [before, after]: &[Reliability; 2],
     completion: &Completion,
     pictures: usize,
 ) -> Result<()> {
@@ -303,7 +310,7 @@ fn write_report(
     }
     write!(out, "{table}")?;
     writeln!(out)?;
-    let Completion { recovered, judged, candidates, .. } = completion;
+    let Completion { recovered, well_placed, judged, candidates, gaps, expected_precision, .. } = completion;
     writeln!(
         out,
         "{} of {} hidden boxes recovered: {} % of them, with a precision of {} %",
@@ -312,15 +319,25 @@ fn write_report(
         percent(recovered.recall()),
         percent(recovered.precision())
     )?;
+    writeln!(
+        out,
+        "(at an IoU of 0.75, which confidences are about: promised {} %, found {} %)",
+        percent(*expected_precision),
+        percent(well_placed.precision())
+    )?;
+    gaps.iter().flat_map(|gaps| gaps.sentences(kept)).try_for_each(|line| writeln!(out, "{line}"))?;
     writeln!(out)?;
-    let mut table = Table::new(["calibration error of detections", "before", "after", "number"]);
-    for (name, Calibration { before, after }) in [
-        ("near an annotation, during training", in_training),
-        ("near an annotation, in test images", judged),
-        ("away from all annotations", candidates),
-    ] {
-        let count = thousands(before.count() as usize);
-        table.row([name.into(), percent(before.ece()), percent(after.ece()), count]);
+    let mut table =
+        Table::new(["calibration error of detections", "score", "Platt", "completeness", "number"]);
+    let count = |reliability: &Reliability| thousands(reliability.count() as usize);
+    let training = [percent(before.ece()), percent(after.ece()), "-".into(), count(before)];
+    let [score, platt, completeness, number] = training;
+    table.row(["near an annotation, during training".into(), score, platt, completeness, number]);
+    for (name, Calibration { scores, trained, completeness }) in
+        [("near an annotation, in test images", judged), ("away from all annotations", candidates)]
+    {
+        let [score, platt, known] = [scores, trained, completeness].map(|errors| percent(errors.ece()));
+        table.row([name.into(), score, platt, known, count(scores)]);
     }
     write!(out, "{table}")?;
     writeln!(out)?;
@@ -330,6 +347,7 @@ fn write_report(
         places.at("supervised").display(),
         places.at("calibrated").display()
     )?;
+    writeln!(out, "report             {}", places.at("report.html").display())?;
     writeln!(out, "completed          {}", places.at("completed.json").display())?;
     writeln!(
         out,

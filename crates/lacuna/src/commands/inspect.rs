@@ -1,12 +1,19 @@
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use lacuna_calib::NoFit;
+use lacuna_data::Dataset;
 use lacuna_data::layout::Split;
 use lacuna_data::problems::{Problem, image_problems, problems};
+use lacuna_train::complete::see;
 use serde::Serialize;
 use serde_json::json;
 
+use super::{best_first, read_results};
 use crate::data_args::{DataArgs, OnBadImageArg, count};
+use crate::gaps::{Gaps, gaps_json};
+use crate::judging::{FloorArgs, JudgingArgs};
 use crate::progress::Progress;
 use crate::table::{Table, thousands};
 
@@ -20,6 +27,13 @@ use crate::table::{Table, thousands};
 pub struct Args {
     #[command(flatten)]
     data: DataArgs,
+
+    /// Detections of any framework, a COCO results file, from which is estimated how much is annotated
+    #[arg(long, value_name = "FILE")]
+    detections: Option<PathBuf>,
+
+    #[command(flatten)]
+    floor: FloorArgs,
 
     /// Look at the image files, too: are they there, are they images, is the size right (`--images`
     /// does so as well)
@@ -37,6 +51,9 @@ pub struct Args {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    judging: JudgingArgs,
 }
 
 /// What is counted of a class, or of all. Sizes are COCO's: small below 32² pixels, large from 96².
@@ -75,11 +92,20 @@ struct Inspected<'a> {
     boxes_per_image: BoxesPerImage,
     classes: Vec<ClassCounts<'a>>,
     problems: Vec<Problem>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completeness: Option<serde_json::Value>,
+    #[serde(skip)]
+    sentences: Vec<String>,
 }
 
 pub fn run(args: &Args) -> Result<()> {
     // Finding images that cannot be read is what this command is for.
+    args.judging.check();
     let splits = args.data.read_all_with(OnBadImageArg::Skip)?;
+    if args.detections.is_some() && splits.len() > 1 {
+        let known = splits.iter().map(|split| split.name.clone()).collect();
+        return Err(lacuna_data::Error::ManySplits { path: args.data.path.clone(), known }.into());
+    }
     let inspected: Vec<Inspected> = splits.iter().map(|s| inspect(args, s)).collect::<Result<_>>()?;
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -122,10 +148,21 @@ fn inspect<'a>(args: &Args, split: &'a Split) -> Result<Inspected<'a>> {
         path: bad.path.display().to_string(),
         reason: bad.problem.to_string(),
     }));
-    if args.check_images || args.decode || args.data.images.is_some() {
+    if args.check_images || args.decode || args.data.options.images.is_some() {
         let progress = Progress::new("looking at images", dataset.images().len());
         problems.extend(image_problems(dataset, split.images()?, args.decode, &|| progress.done())?);
     }
+    let gaps = args.detections.as_deref().map(|path| gaps(args, dataset, path)).transpose()?;
+    let (completeness, sentences) = match &gaps {
+        None => (None, Vec::new()),
+        Some(estimate) => {
+            let sentences = match estimate {
+                Ok(gaps) => gaps.sentences(dataset),
+                Err(why) => vec![format!("how much is annotated cannot be told: {why}")],
+            };
+            (Some(gaps_json(estimate.as_ref(), dataset)), sentences)
+        }
+    };
     Ok(Inspected {
         split: &split.name,
         images: dataset.images().len(),
@@ -134,7 +171,16 @@ fn inspect<'a>(args: &Args, split: &'a Split) -> Result<Inspected<'a>> {
         boxes_per_image: BoxesPerImage::of(per_image),
         classes,
         problems,
+        completeness,
+        sentences,
     })
+}
+
+/// How much is annotated, by what a detector found.
+fn gaps(args: &Args, dataset: &Dataset, path: &Path) -> Result<Result<Gaps, NoFit>> {
+    let results = read_results(path, dataset, &args.data.options)?;
+    let seen = see(dataset, &best_first(&results), &args.judging.overlap());
+    Ok(Gaps::estimate(dataset, &seen, args.floor.score_min))
 }
 
 impl Counts {
@@ -166,7 +212,8 @@ impl BoxesPerImage {
 }
 
 fn print(inspected: &Inspected, most: usize, out: &mut impl std::io::Write) -> Result<()> {
-    let Inspected { split, images, categories, all, boxes_per_image, classes, problems } = inspected;
+    let Inspected { split, images, categories, all, boxes_per_image, classes, problems, sentences, .. } =
+        inspected;
     writeln!(
         out,
         "{split}: images {}, boxes {}, crowd regions {}, classes {categories}",
@@ -190,6 +237,9 @@ fn print(inspected: &Inspected, most: usize, out: &mut impl std::io::Write) -> R
     row("all", String::new(), all);
     writeln!(out, "{table}")?;
 
+    for sentence in sentences {
+        writeln!(out, "{sentence}")?;
+    }
     if problems.is_empty() {
         writeln!(out, "no problems found")?;
     }

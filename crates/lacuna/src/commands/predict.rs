@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use lacuna_boxes::Detection;
+use lacuna_calib::Place;
 use lacuna_data::decode::{self, RgbImage};
 use lacuna_data::draw::{Outline, draw};
 use lacuna_data::output::{IfExists, NewFolder, is_within, same_place, write_file};
@@ -179,14 +180,20 @@ fn entry<'a>(input: &'a Input, detection: &Detection, model: &ModelConfig) -> En
         category_id: model.categories[detection.class].id,
         bbox: [bounds.x1, bounds.y1, bounds.width(), bounds.height()],
         score: detection.score.0,
-        confidence: model.calibrator.map(|calibrator| calibrator.confidence(detection.score).0),
+        confidence: confidence(detection, model),
     }
+}
+
+/// How sure the model's calibrator is, if it has one. Nothing is known of what is annotated in the image.
+fn confidence(detection: &Detection, model: &ModelConfig) -> Option<f32> {
+    let calibrator = model.calibrator.as_ref()?;
+    Some(calibrator.confidence(detection.class, detection.score, Place::Unknown).0)
 }
 
 /// A picture of the image with its detections, the best on top.
 fn with_detections(mut image: RgbImage, detections: &[Detection], model: &ModelConfig) -> RgbImage {
     let outline = |detection: &Detection| {
-        let sure = model.calibrator.map(|calibrator| calibrator.confidence(detection.score).0);
+        let sure = confidence(detection, model);
         let name = &model.categories[detection.class].name;
         Outline {
             bounds: detection.bounds,
