@@ -1,6 +1,7 @@
 //! Chores of the repository: `cargo xtask --help`.
 
 mod bench;
+mod gaps;
 
 use clap::Parser;
 
@@ -14,10 +15,13 @@ enum Task {
     /// Time our code and, side by side, its peers in Python.
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Hide boxes in every way, and see how well calibrators tell the confidence of the missing ones.
+    Gaps(gaps::Options),
 }
 
 fn main() -> anyhow::Result<()> {
     match Task::parse() {
         Task::Bench(bench) => bench.run(),
+        Task::Gaps(options) => gaps::run(&options),
     }
 }

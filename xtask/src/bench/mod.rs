@@ -2,6 +2,7 @@
 
 mod annotations;
 mod conv;
+mod eval;
 mod loader;
 mod peer;
 mod step;
@@ -21,6 +22,11 @@ pub enum Bench {
     AnnotationsOnce(annotations::Once),
     /// Convolutions and the other kernels, against PyTorch.
     Conv(conv::Options),
+    /// Average precision of a file of detections, against pycocotools.
+    Eval(eval::Options),
+    /// One measurement of `eval`, in a process of its own.
+    #[command(hide = true)]
+    EvalOnce(eval::Once),
     /// Batches of views, against a PyTorch DataLoader.
     Loader(loader::Options),
     /// Training steps and predictions of whole detectors, against torchvision's.
@@ -38,6 +44,8 @@ impl Bench {
             Self::Annotations(options) => annotations::run(&options),
             Self::AnnotationsOnce(once) => once.run(),
             Self::Conv(options) => conv::run(&options),
+            Self::Eval(options) => eval::run(&options),
+            Self::EvalOnce(once) => once.run(),
             Self::Loader(options) => loader::run(&options),
             Self::Step(options) => step::run(&options),
             Self::StepServe(serve) => serve.run(),

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
-use lacuna_calib::Platt;
+use lacuna_calib::Calibrator;
 use lacuna_data::output::{IfExists, NewFolder};
 use lacuna_data::synth::{SynthConfig, fill_folder};
 use lacuna_train::config::{RunConfig, Source};
@@ -89,7 +89,7 @@ impl Spectator for Alternating {
         self.resumed = Instant::now();
     }
 
-    fn iteration(&mut self, iteration: u64, _: usize, _: &Window, _: Option<Platt>) {
+    fn iteration(&mut self, iteration: u64, _: usize, _: &Window, _: Option<&Calibrator>) {
         if !iteration.is_multiple_of(AT_A_TIME) {
             return;
         }
@@ -150,7 +150,7 @@ fn iterations(case: &Case, data: &Path, options: &Options) -> anyhow::Result<()>
 struct Resident(Vec<u64>);
 
 impl Spectator for Resident {
-    fn iteration(&mut self, iteration: u64, _: usize, _: &Window, _: Option<Platt>) {
+    fn iteration(&mut self, iteration: u64, _: usize, _: &Window, _: Option<&Calibrator>) {
         if iteration.is_multiple_of(500) {
             self.0.push(resident_bytes().unwrap_or(0));
         }
