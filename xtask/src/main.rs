@@ -1,6 +1,7 @@
 //! Chores of the repository: `cargo xtask --help`.
 
 mod bench;
+mod experiment;
 mod gaps;
 
 use clap::Parser;
@@ -15,6 +16,8 @@ enum Task {
     /// Time our code and, side by side, its peers in Python.
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// One of the paper's tables, in small.
+    Experiment(experiment::Options),
     /// Hide boxes in every way, and see how well calibrators tell the confidence of the missing ones.
     Gaps(gaps::Options),
 }
@@ -22,6 +25,7 @@ enum Task {
 fn main() -> anyhow::Result<()> {
     match Task::parse() {
         Task::Bench(bench) => bench.run(),
+        Task::Experiment(options) => experiment::run(&options),
         Task::Gaps(options) => gaps::run(&options),
     }
 }

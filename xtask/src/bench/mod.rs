@@ -55,7 +55,7 @@ impl Bench {
 }
 
 /// The root of the repository.
-fn workspace() -> &'static Path {
+pub fn workspace() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 

@@ -1,0 +1,196 @@
+//! A table as its file describes it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use lacuna_data::sparsify::{Kind, Percent};
+use lacuna_train::config::{RunConfig, Source};
+use serde::Deserialize;
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    pub title: String,
+    /// What it is for and what its settings are, a paragraph.
+    pub about: String,
+    /// Which of the paper's tables the figures in brackets are from.
+    pub paper: String,
+    pub seeds: Vec<u64>,
+    pub data: Data,
+    /// The names of the rows between which the share of a gap is counted: the baseline's, and full annotation's.
+    pub baseline: Option<String>,
+    pub full: Option<String>,
+    pub columns: Vec<Column>,
+    pub rows: Vec<Row>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Data {
+    /// Complete annotations, of which a part is hidden.
+    pub train: PathBuf,
+    pub test: PathBuf,
+    pub images: PathBuf,
+}
+
+/// A detector, or a split.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Column {
+    pub name: String,
+    /// A run's TOML without data and method, in the folder of the table.
+    pub config: PathBuf,
+    pub hide: Option<Hide>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    pub name: String,
+    /// Nothing is hidden, whatever the column says.
+    #[serde(default)]
+    pub complete: bool,
+    pub hide: Option<Hide>,
+    /// `[method]` of the run.
+    pub method: toml::Table,
+    /// The paper's figure of each column.
+    #[serde(default)]
+    pub paper: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hide {
+    kind: HideKind,
+    percent: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum HideKind {
+    Split1,
+    Split2,
+    Split3,
+    Easy,
+    Hard,
+    Extreme,
+}
+
+impl Hide {
+    pub fn name(self) -> String {
+        let kind = format!("{:?}", self.kind).to_lowercase();
+        self.percent.map_or(kind.clone(), |percent| format!("{kind}-{percent}"))
+    }
+
+    pub fn kind(self) -> anyhow::Result<Kind> {
+        let percent =
+            || self.percent.and_then(Percent::new).context("a split needs a `percent` from 0 to 100");
+        Ok(match self.kind {
+            HideKind::Split1 => Kind::Split1(percent()?),
+            HideKind::Split2 => Kind::Split2(percent()?),
+            HideKind::Split3 => Kind::Split3(percent()?),
+            HideKind::Easy => Kind::Easy,
+            HideKind::Hard => Kind::Hard,
+            HideKind::Extreme => Kind::Extreme,
+        })
+    }
+}
+
+impl Table {
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let mut table: Self = toml::from_str(&text).with_context(|| path.display().to_string())?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        table.columns.iter_mut().for_each(|column| column.config = folder.join(&column.config));
+        for row in &table.rows {
+            let figures = row.paper.len();
+            ensure!(
+                figures == 0 || figures == table.columns.len(),
+                "{}: `{}` has {figures} figures of the paper, and there are {} columns",
+                path.display(),
+                row.name,
+                table.columns.len()
+            );
+        }
+        for name in table.baseline.iter().chain(&table.full) {
+            ensure!(table.row(name).is_some(), "{}: there is no row `{name}`", path.display());
+        }
+        Ok(table)
+    }
+
+    /// Data sets are not part of the repository.
+    pub fn check_data(&self) -> anyhow::Result<()> {
+        let Data { train, test, images } = &self.data;
+        match [train, test, images].into_iter().find(|path| !path.exists()) {
+            Some(absent) => bail!("{} is not there; the table cannot be run", absent.display()),
+            None => Ok(()),
+        }
+    }
+
+    pub fn cells(&self) -> impl Iterator<Item = (usize, usize)> {
+        (0..self.rows.len()).flat_map(|row| (0..self.columns.len()).map(move |column| (row, column)))
+    }
+
+    pub fn row(&self, name: &str) -> Option<usize> {
+        self.rows.iter().position(|row| row.name == name)
+    }
+
+    /// What is hidden in a cell.
+    pub fn hidden(&self, row: usize, column: usize) -> Option<Hide> {
+        let Row { complete, hide, .. } = self.rows[row];
+        if complete { None } else { hide.or(self.columns[column].hide) }
+    }
+
+    /// The run of a cell with this seed.
+    pub fn config(
+        &self,
+        row: usize,
+        column: usize,
+        seed: u64,
+        train: &Path,
+        hidden: Option<&Path>,
+    ) -> anyhow::Result<RunConfig> {
+        let path = &self.columns[column].config;
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let mut run: toml::Table = toml::from_str(&text).with_context(|| path.display().to_string())?;
+        run.insert("method".into(), self.rows[row].method.clone().into());
+        let text = toml::to_string(&run).context("a run is TOML")?;
+        let quoted = |path: &Path| format!("'{}'", path.display());
+        let mut set = vec![
+            format!("train.seed={seed}"),
+            format!("data.train.path={}", quoted(train)),
+            format!("data.train.images={}", quoted(&self.data.images)),
+            format!("data.test.path={}", quoted(&self.data.test)),
+            format!("data.test.images={}", quoted(&self.data.images)),
+        ];
+        set.extend(hidden.map(|hidden| format!("data.hidden={}", quoted(hidden))));
+        let source = Source { path, text: &text, set: &set };
+        let cell = format!("{}, {}", self.rows[row].name, self.columns[column].name);
+        RunConfig::parse(source).with_context(|| cell)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every cell of every table is a run whose configuration is right, with data or without.
+    #[test]
+    fn every_table_can_be_run() {
+        let folder = crate::bench::workspace().join("experiments");
+        let files =
+            fs::read_dir(&folder).expect("the folder is there").map(|entry| entry.expect("it is").path());
+        let tables: Vec<PathBuf> =
+            files.filter(|path| path.extension().is_some_and(|e| e == "toml")).collect();
+        assert!(!tables.is_empty());
+        for path in tables {
+            let table = Table::read(&path).unwrap_or_else(|error| panic!("{error:#}"));
+            for (row, column) in table.cells() {
+                table.hidden(row, column).map(Hide::kind).transpose().expect("a split");
+                let config = table.config(row, column, 0, Path::new("train.json"), None);
+                config.unwrap_or_else(|error| panic!("{}: {error:#}", path.display()));
+            }
+        }
+    }
+}
