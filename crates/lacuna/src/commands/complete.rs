@@ -16,11 +16,11 @@ use lacuna_train::complete::{
     Fitted, Missing, Seen, candidates, completed, expected_precision, observations, see, threshold_for,
 };
 use lacuna_train::data::hidden_part;
-use lacuna_train::evaluate::{classes_in, detect_all, renamed};
+use lacuna_train::evaluate::renamed;
 use lacuna_train::metrics::shortest;
-use lacuna_train::model::Model;
 use serde_json::{Map, Value, json};
 
+use super::looking::{Looked, look};
 use super::saved::SavedCalibrator;
 use super::{TooLittle, class_keys, read_results, shown, usage};
 use crate::data_args::{AnnotationsArgs, note_problems};
@@ -236,21 +236,8 @@ fn detections(args: &Args, split: &Split) -> Result<Detections> {
         return Ok(Detections { of_images: lists.into_iter().map(bare).collect(), confidences });
     }
     let path = args.found_by.model.as_ref().expect("the arguments have one or the other");
-    let model = Model::read(path)?;
-    let classes = classes_in(&model.config.categories, dataset);
-    if classes.iter().all(Option::is_none) {
-        usage(&format!("no class of {} is one of {}", path.display(), split.path().display()));
-    }
-    let progress = Progress::new("looking at images", dataset.images().len());
-    let part = (dataset, split.images()?);
-    let on_bad_image = args.annotations.options.on_bad_image.into();
-    let found =
-        detect_all(&model.detector, &model.config.input, part, on_bad_image, &mut || progress.done())?;
-    drop(progress);
-    for skipped in &found.skipped {
-        eprintln!("warning: {skipped}");
-    }
-    Ok(Detections { of_images: renamed(&found.detections, &classes), confidences: None })
+    let Looked { detections, classes, .. } = look(path, split, &args.annotations.options)?;
+    Ok(Detections { of_images: renamed(&detections, &classes), confidences: None })
 }
 
 /// Chooses what is added.

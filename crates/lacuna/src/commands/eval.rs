@@ -16,15 +16,14 @@ use lacuna_eval::{
 };
 use lacuna_train::complete::see;
 use lacuna_train::data::hidden_part;
-use lacuna_train::evaluate::{classes_in, detect_all, renamed};
+use lacuna_train::evaluate::renamed;
 use lacuna_train::metrics::shortest;
-use lacuna_train::model::Model;
 use serde_json::{Map, Value, json};
 
+use super::looking::{Looked, look};
 use super::{class_keys, read_results, shown, usage};
 use crate::data_args::{AnnotationsArgs, note_problems};
 use crate::judging::{JudgingArgs, score};
-use crate::progress::Progress;
 use crate::table::{Table, thousands};
 use crate::training::percent;
 
@@ -193,31 +192,12 @@ fn of_file(results: &Results) -> Judged {
 
 fn of_model(args: &Args, split: &Split) -> Result<Judged> {
     let path = args.judge.model.as_ref().expect("the arguments have one or the other");
-    let dataset = &split.dataset;
-    let model = Model::read(path)?;
-    let classes = classes_in(&model.config.categories, dataset);
-    if classes.iter().all(Option::is_none) {
-        usage(&format!("no class of {} is one of {}", path.display(), split.path().display()));
-    }
-    let unknown =
-        dataset.categories().iter().enumerate().filter(|(class, _)| !classes.contains(&Some(*class)));
-    for (_, category) in unknown {
-        eprintln!("warning: the model does not know the class `{}`", category.name);
-    }
-    let progress = Progress::new("looking at images", dataset.images().len());
-    let on_bad_image = args.annotations.options.on_bad_image.into();
-    let part = (dataset, split.images()?);
-    let detected =
-        detect_all(&model.detector, &model.config.input, part, on_bad_image, &mut || progress.done())?;
-    drop(progress);
-    for skipped in &detected.skipped {
-        eprintln!("warning: {skipped}");
-    }
-    let confidences = model.config.calibrator.as_ref().map(|calibrator| {
-        let known = detected.detections.iter().flatten().filter(|found| classes[found.class].is_some());
+    let Looked { model, detections, classes } = look(path, split, &args.annotations.options)?;
+    let confidences = model.calibrator.as_ref().map(|calibrator| {
+        let known = detections.iter().flatten().filter(|found| classes[found.class].is_some());
         known.map(|d| calibrator.confidence(d.class, d.score, Place::Unknown).0.into()).collect()
     });
-    let named = renamed(&detected.detections, &classes);
+    let named = renamed(&detections, &classes);
     let images = named.iter().enumerate();
     let found = images.flat_map(|(image, found)| found.iter().map(move |&d| Found::from_detection(image, d)));
     Ok(Judged { found: found.collect(), confidences })

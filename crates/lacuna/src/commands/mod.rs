@@ -7,6 +7,7 @@ pub mod demo;
 pub mod eval;
 pub mod import;
 pub mod inspect;
+mod looking;
 pub mod predict;
 pub mod report;
 mod saved;
