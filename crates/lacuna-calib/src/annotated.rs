@@ -61,7 +61,7 @@ const ROUNDS: usize = 4;
 /// many of them that its shape would be theirs: real ones bend.
 const BACKGROUND: f64 = 0.2;
 
-/// The `x` below which a detection is background more often than not.
+/// The `x` below which detections are objects more seldom than [`BACKGROUND`].
 fn background_below(fit: &Ceiling) -> f64 {
     (logit(BACKGROUND) - fit.b) / fit.w
 }
@@ -69,28 +69,32 @@ fn background_below(fit: &Ceiling) -> f64 {
 /// Estimates completeness from the detections of each image. `class` of an observation is its group,
 /// `0..n_groups`.
 ///
-/// The share is where the curve of [`Ceiling`] levels off, fitted to those above the background; its interval is from estimates on images drawn with
-/// replacement, as many as there are. A group's is drawn towards that of all by as much as it has few detections.
+/// The share is where the curve of [`Ceiling`] levels off, fitted to those above the background; its interval is from
+/// estimates on images drawn with replacement, as many as there are. A group's is drawn towards that of all by as much
+/// as it has few detections.
 ///
 /// # Errors
 /// [`NoFit::TooFew`].
 pub fn estimate(images: &[Vec<Observed>], n_groups: usize, seed: u64) -> Result<Estimate, NoFit> {
     enough(images.iter().flatten())?;
     let binned = Binned::new(images, n_groups);
-    let whole = binned.fit(&vec![1; images.len()]).ok_or(NoFit::NotConverged)?;
+    let once = vec![1; images.len()];
+    let whole = binned.fit(&once, None).ok_or(NoFit::NotConverged)?;
     let resampled: Vec<Fits> = (0..RESAMPLES)
         .filter_map(|at| {
             let mut rng = Rng::new(Purpose::Resample, seed, at, 0);
             let mut times = vec![0u32; images.len()];
             (0..images.len()).for_each(|_| times[rng.below(images.len())] += 1);
-            binned.fit(&times)
+            binned.fit(&times, Some(&whole.all))
         })
         .collect();
     let annotated = |fit: Ceiling, around: Option<&Ceiling>, shares: Vec<f64>, grouped: &Grouped| {
         let (low, high) = interval(shares, fit.c);
-        let bins = grouped.bins(&vec![1; images.len()], BINS);
-        let sure = Ceiling::fit_without_assumption(&bins, around).map_or(0.0, |fit| fit.sure);
-        Annotated { share: fit.c, low, high, sure, detections: grouped.len(), images: grouped.images() }
+        let points = grouped.above(whole.x_min);
+        let curve = Ceiling::fit_without_assumption(&bins(points, &once, BINS), around);
+        let sure = curve.map_or(0.0, |curve| curve.sure);
+        let images = points.iter().map(|point| point.image).collect::<HashSet<u32>>().len();
+        Annotated { share: fit.c, low, high, sure, detections: points.len(), images }
     };
     let all = annotated(whole.all, None, resampled.iter().map(|fits| fits.all.c).collect(), &binned.all);
     let group = |group: usize| {
@@ -115,12 +119,14 @@ pub(crate) fn enough<'a>(observed: impl Iterator<Item = &'a Observed>) -> Result
 
 /// The curve of all these detections, or of a class's, drawn towards that of all.
 pub(crate) fn ceiling(observed: &[Observed], around: Option<&Ceiling>) -> Option<Ceiling> {
-    let mut grouped = Grouped::new(observed.iter().map(|observed| Point::new(0, observed)).collect());
-    grouped.keep_above(around.map_or_else(|| grouped.background_below(&[1]), background_below));
-    Ceiling::fit(&grouped.bins(&[1], BINS), around)
+    let grouped = Grouped::new(observed.iter().map(|observed| Point::new(0, observed)).collect());
+    let x_min = around.map_or_else(|| grouped.background_below(&[1], None), background_below);
+    Ceiling::fit(&bins(grouped.above(x_min), &[1], BINS), around)
 }
 
 struct Fits {
+    /// Where the background ends.
+    x_min: f64,
     all: Ceiling,
     groups: Vec<Option<Ceiling>>,
 }
@@ -140,7 +146,7 @@ impl Point {
     }
 }
 
-/// Detections in bins of as many each, the least score first.
+/// Detections, the least score first.
 struct Grouped {
     points: Vec<Point>,
 }
@@ -151,54 +157,43 @@ impl Grouped {
         Self { points }
     }
 
-    fn len(&self) -> usize {
-        self.points.len()
+    fn above(&self, x_min: f64) -> &[Point] {
+        &self.points[self.points.partition_point(|point| point.x < x_min)..]
     }
 
-    fn images(&self) -> usize {
-        self.points.iter().map(|point| point.image).collect::<HashSet<u32>>().len()
-    }
-
-    fn keep_above(&mut self, x_min: f64) {
-        self.points.drain(..self.points.partition_point(|point| point.x < x_min));
-    }
-
-    /// Where [`background_below`] says, with the curve of what is above it.
-    fn background_below(&self, times: &[u32]) -> f64 {
-        let mut above = Self { points: self.points.clone() };
-        let mut x_min = f64::NEG_INFINITY;
-        let mut last: Option<Ceiling> = None;
+    /// Where [`background_below`] says by the curve of what is above it; the search begins at `start`.
+    fn background_below(&self, times: &[u32], start: Option<&Ceiling>) -> f64 {
+        let mut last = start.copied();
+        let mut x_min = last.as_ref().map_or(f64::NEG_INFINITY, background_below);
         for _ in 0..ROUNDS {
-            let bins = above.bins(times, FINE_BINS);
+            let bins = bins(self.above(x_min), times, FINE_BINS);
             let fit = last.map_or_else(|| Ceiling::fit(&bins, None), |last| Ceiling::fit_from(&bins, &last));
             let Some(fit) = fit else { break };
-            last = Some(fit);
             let next = background_below(&fit);
-            let left = self.points.len() - self.points.partition_point(|point| point.x < next);
-            if next <= x_min || left < 10 * LEAST {
+            let settled = last.is_some() && (next - x_min).abs() < 0.01;
+            if settled || self.above(next).len() < 10 * LEAST {
                 break;
             }
-            x_min = next;
-            above.keep_above(x_min);
+            (last, x_min) = (Some(fit), next);
         }
         x_min
     }
+}
 
-    /// So many bins at most, when image `i` is there `times[i]` times.
-    fn bins(&self, times: &[u32], n_bins: usize) -> Vec<Bin> {
-        let bin = |points: &[Point]| {
-            let (mut x, mut count, mut annotated) = (0.0, 0.0, 0.0);
-            for point in points {
-                let times = f64::from(times[point.image as usize]);
-                x += times * point.x;
-                count += times;
-                annotated += if point.annotated { times } else { 0.0 };
-            }
-            Bin { x: x / count, count, annotated }
-        };
-        let size = self.points.len().div_ceil(n_bins).max(1);
-        self.points.chunks(size).map(bin).filter(|bin| bin.count > 0.0).collect()
-    }
+/// So many bins at most, of as many detections each, when image `i` is there `times[i]` times.
+fn bins(points: &[Point], times: &[u32], n_bins: usize) -> Vec<Bin> {
+    let bin = |points: &[Point]| {
+        let (mut x, mut count, mut annotated) = (0.0, 0.0, 0.0);
+        for point in points {
+            let times = f64::from(times[point.image as usize]);
+            x += times * point.x;
+            count += times;
+            annotated += if point.annotated { times } else { 0.0 };
+        }
+        Bin { x: x / count, count, annotated }
+    };
+    let size = points.len().div_ceil(n_bins).max(1);
+    points.chunks(size).map(bin).filter(|bin| bin.count > 0.0).collect()
 }
 
 struct Binned {
@@ -217,17 +212,15 @@ impl Binned {
                 groups[observed.class].push(point);
             }
         }
-        let mut all = Grouped::new(all);
-        let mut groups: Vec<Grouped> = groups.into_iter().map(Grouped::new).collect();
-        let x_min = all.background_below(&vec![1; images.len()]);
-        std::iter::once(&mut all).chain(&mut groups).for_each(|grouped| grouped.keep_above(x_min));
-        Self { all, groups }
+        Self { all: Grouped::new(all), groups: groups.into_iter().map(Grouped::new).collect() }
     }
 
-    fn fit(&self, times: &[u32]) -> Option<Fits> {
-        let all = Ceiling::fit(&self.all.bins(times, BINS), None)?;
-        let group = |group: &Grouped| Ceiling::fit(&group.bins(times, BINS), Some(&all));
-        Some(Fits { all, groups: self.groups.iter().map(group).collect() })
+    /// When image `i` is there `times[i]` times; the search for the background begins at `start`.
+    fn fit(&self, times: &[u32], start: Option<&Ceiling>) -> Option<Fits> {
+        let x_min = self.all.background_below(times, start);
+        let all = Ceiling::fit(&bins(self.all.above(x_min), times, BINS), None)?;
+        let group = |group: &Grouped| Ceiling::fit(&bins(group.above(x_min), times, BINS), Some(&all));
+        Some(Fits { x_min, all, groups: self.groups.iter().map(group).collect() })
     }
 }
 
