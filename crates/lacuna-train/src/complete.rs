@@ -2,7 +2,7 @@
 
 use lacuna_boxes::{Affine, Box2, Detection, iof, iou};
 use lacuna_calib::{Calibrator, Confidence, CrossFit, Kind, NoFit, Observed, Outcome, Place};
-use lacuna_data::{Builder, Dataset, Object, Pseudo, Xywh};
+use lacuna_data::{Annotation, Builder, Dataset, Object, Pseudo, Xywh};
 
 use crate::config::Overlap;
 use crate::metrics::shortest;
@@ -65,8 +65,9 @@ impl Seen {
 /// `pseudo` judge nothing, but what they mark is no candidate either: what a detector added is no evidence for it.
 pub fn see(dataset: &Dataset, detections: &[Vec<Detection>], overlap: &Overlap) -> Vec<Vec<Seen>> {
     let rule = Overlap { candidate_iou: None, ..*overlap };
-    let given = dataset.filter(|_, annotation| dataset.pseudo_of(annotation).is_none());
-    let added = dataset.filter(|_, annotation| dataset.pseudo_of(annotation).is_some());
+    let is_pseudo = |annotation: &Annotation| dataset.pseudo_of(annotation).is_some();
+    let pseudo: Vec<bool> = dataset.annotations().iter().map(is_pseudo).collect();
+    let (given, added) = (dataset.filter(|at, _| !pseudo[at]), dataset.filter(|at, _| pseudo[at]));
     let of_image = |(image, found): (usize, &Vec<Detection>)| {
         let outcomes = outcomes(found, &given.objects_of(image), &rule, Affine::IDENTITY);
         let added_before = self::outcomes(found, &added.objects_of(image), &rule, Affine::IDENTITY);
