@@ -19,7 +19,7 @@ use crate::{Confidence, Isotonic, Judged, NoFit, Observed, Outcome, Place};
 ///
 /// clipped to `[0, 1]`. The three ratios are isotonic in s.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Unchecked")]
+#[serde(try_from = "Fields")]
 pub struct Completeness {
     /// The share of the objects that are annotated, where the curve of [`Ceiling`] levels off.
     c: f64,
@@ -36,7 +36,7 @@ const COARSE: u64 = 100;
 /// As it is read from a file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Unchecked {
+struct Fields {
     c: f64,
     w: f64,
     b: f64,
@@ -45,10 +45,10 @@ struct Unchecked {
     unknown: Isotonic,
 }
 
-impl TryFrom<Unchecked> for Completeness {
+impl TryFrom<Fields> for Completeness {
     type Error = Invalid;
 
-    fn try_from(Unchecked { c, w, b, away, near, unknown }: Unchecked) -> Result<Self, Invalid> {
+    fn try_from(Fields { c, w, b, away, near, unknown }: Fields) -> Result<Self, Invalid> {
         shares("c", [positive("c", c)?])?;
         Ok(Self { c, w: positive("w", w)?, b: finite("b", b)?, away, near, unknown })
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use lacuna_calib::{Calibrator, CrossFit, NoFit, Reliability};
 use lacuna_data::Dataset;
-use lacuna_data::output::{IfExists, NewFile, same_place};
+use lacuna_data::output::{IfExists, NewFile};
 use lacuna_data::results::Rewrite;
 use lacuna_train::complete::{Fitted, Seen, observations, see};
 use lacuna_train::data::hidden_part;
@@ -12,7 +12,7 @@ use lacuna_train::metrics::shortest;
 use serde_json::{Map, Value, json};
 
 use super::saved::SavedCalibrator;
-use super::{TooLittle, best_first, read_results, shown, usage};
+use super::{TooLittle, best_first, check_outputs, read_results, shown};
 use crate::data_args::{AnnotationsArgs, note_problems};
 use crate::gaps::{Gaps, gaps_json};
 use crate::judging::{FloorArgs, JudgingArgs, MethodArg};
@@ -86,15 +86,7 @@ pub fn run(args: &Args) -> Result<()> {
     let outputs: Vec<&PathBuf> = args.out.iter().chain(&args.save).collect();
     let inputs: Vec<&PathBuf> =
         [&args.annotations.path, &args.detections].into_iter().chain(&args.hidden).collect();
-    for output in &outputs {
-        if_exists.check(output)?;
-        if let Some(input) = inputs.iter().find(|input| same_place(input, output)) {
-            usage(&format!("the output would replace {}, which it is made from", input.display()));
-        }
-    }
-    if outputs.len() == 2 && same_place(outputs[0], outputs[1]) {
-        usage("`--out` and `--save` name the same file");
-    }
+    check_outputs(&outputs, &inputs, if_exists)?;
 
     let split = args.annotations.read()?;
     note_problems(&split);

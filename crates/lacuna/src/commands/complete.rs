@@ -1,6 +1,6 @@
 use std::collections::HashSet;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -8,7 +8,7 @@ use lacuna_boxes::{Detection, Score};
 use lacuna_calib::Confidence;
 use lacuna_data::convert::{Images, write_folder};
 use lacuna_data::layout::{Format, Split};
-use lacuna_data::output::{IfExists, NewFile, same_place};
+use lacuna_data::output::{IfExists, NewFile};
 use lacuna_data::yolo::LeftOut;
 use lacuna_data::{Dataset, coco, label_studio};
 use lacuna_eval::{Found, Match, Recovered, match_detections};
@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 
 use super::looking::{Looked, look};
 use super::saved::SavedCalibrator;
-use super::{TooLittle, class_keys, read_results, shown, usage};
+use super::{TooLittle, check_outputs, class_keys, read_results, shown, usage};
 use crate::data_args::{AnnotationsArgs, note_problems};
 use crate::gaps::Gaps;
 use crate::judging::{FloorArgs, JudgingArgs, MethodArg};
@@ -188,34 +188,21 @@ fn check(args: &Args) -> Result<()> {
     if !is_folder && (args.link || args.no_images) {
         usage("`--link` and `--no-images` go with VOC and YOLO");
     }
-    let if_exists = IfExists::forced(args.force);
     let FoundBy { model, detections } = &args.found_by;
-    let inputs: Vec<&Path> = [&args.annotations.path]
+    let inputs: Vec<&PathBuf> = [&args.annotations.path]
         .into_iter()
         .chain(model)
         .chain(detections)
         .chain(&args.hidden)
         .chain(&args.calibrator)
-        .map(PathBuf::as_path)
         .collect();
     let of_label_studio = args.label_config.is_some() || args.image_url.is_some();
     if args.format != FormatArg::LabelStudio && of_label_studio {
         usage("`--label-config` and `--image-url` go with Label Studio");
     }
-    for output in std::iter::once(&args.out).chain(&args.added).chain(&args.label_config) {
-        if_exists.check(output)?;
-        if let Some(input) = inputs.iter().find(|input| same_place(input, output)) {
-            usage(&format!("the output would replace {}, which it is made from", input.display()));
-        }
-    }
     let outputs: Vec<&PathBuf> =
         std::iter::once(&args.out).chain(&args.added).chain(&args.label_config).collect();
-    for (at, output) in outputs.iter().enumerate() {
-        if outputs[..at].iter().any(|other| same_place(other, output)) {
-            usage(&format!("{} is named for two outputs", output.display()));
-        }
-    }
-    Ok(())
+    Ok(check_outputs(&outputs, &inputs, IfExists::forced(args.force))?)
 }
 
 fn detections(args: &Args, split: &Split) -> Result<Detections> {
