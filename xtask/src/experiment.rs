@@ -2,11 +2,15 @@
 //!
 //! A table is a file of `experiments/`. Each of its cells is a few runs, one a seed, which are kept under
 //! `target/experiments` by the check sum of their whole configuration: a cell that was run is not run again, one that
-//! was interrupted goes on where it was. The table is written anew after every run.
+//! was interrupted goes on where it was. The table is written anew after every run. Several processes can work at one
+//! table: none touches what another is at.
 
+mod calibration;
+mod completion;
 mod page;
 mod table;
 
+use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,10 +23,10 @@ use lacuna_data::output::{IfExists, write_file};
 use lacuna_data::sparsify::sparsify;
 use lacuna_train::config::RunConfig;
 use lacuna_train::metrics::{Record, Window};
-use lacuna_train::runner::{Begin, Spectator, TrainError, train};
+use lacuna_train::runner::{Begin, Finished, Spectator, TrainError, train};
 
-use self::page::Results;
-use self::table::{Hide, Table};
+use self::page::{Page, Results, Run};
+use self::table::{Data, Hide, Show, Stage, Table};
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -47,6 +51,15 @@ struct Job {
     name: String,
     config: RunConfig,
     folder: PathBuf,
+    /// The run whose model it starts from.
+    burn_in: Option<Box<Job>>,
+}
+
+/// Where a job is in its table.
+struct Place {
+    row: usize,
+    column: usize,
+    seed: u64,
 }
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
@@ -60,68 +73,118 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     fs::create_dir_all(cache.join("runs"))?;
     table.check_data()?;
 
-    let mut results = Results::new(&table);
-    let mut jobs = Vec::new();
-    for (row, column) in table.cells() {
-        for &seed in &table.seeds {
-            let job = job(&table, (row, column), seed, cache)?;
-            match outcome(&job)? {
-                Some(outcome) => results.add(row, column, outcome),
-                None => jobs.push((row, column, seed, job)),
-            }
-        }
-    }
-    let page = Path::new("docs/results").join(&options.table).with_extension("md");
-    let write = |results: &Results| -> anyhow::Result<()> {
-        fs::create_dir_all("docs/results")?;
-        let text = results.page(&table, &options.table);
-        Ok(write_file(&page, IfExists::Replace, |out| std::io::Write::write_all(out, text.as_bytes()))?)
-    };
-    write(&results)?;
-    if options.write_only {
-        println!("{}", page.display());
-        return Ok(());
-    }
-
     // All cells with one seed come before any with two.
-    jobs.sort_by_key(|(.., seed, _)| table.seeds.iter().position(|of| of == seed));
-    let seeds = options.seeds.unwrap_or(table.seeds.len());
-    let wanted = |seed: u64, name: &str| {
-        table.seeds.iter().take(seeds).any(|of| *of == seed)
-            && (options.only.is_empty() || options.only.iter().any(|part| name.contains(part.as_str())))
-    };
-    let deadline = options.budget.map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes));
-    ctrlc::set_handler(|| STOPPED.store(true, Ordering::Relaxed))?;
-    for (row, column, seed, job) in jobs {
-        if !wanted(seed, &job.name) {
-            continue;
+    let mut jobs = Vec::new();
+    for &seed in &table.seeds {
+        for (row, column) in table.cells() {
+            jobs.push((Place { row, column, seed }, job(&table, (row, column), seed, cache)?));
         }
-        eprintln!("{}", job.name);
-        if let Some(outcome) = outcome(&job)? {
-            results.add(row, column, outcome);
-            continue;
-        }
-        let begun = job.folder.join("config.toml").exists();
-        let begin = if begun { Begin::Resume } else { Begin::New(IfExists::Refuse) };
-        let mut watch = Watch::new(job.config.train.iterations, deadline);
-        match train(job.config.clone(), &job.folder, begin, &mut watch) {
-            Ok(_) => {}
-            Err(TrainError::Interrupted { iteration, of, .. }) => {
-                println!(
-                    "{}: stopped after iteration {iteration} of {of}; it goes on the next time",
-                    job.name
-                );
-                return Ok(());
-            }
-            Err(error) => return Err(error).with_context(|| job.name.clone()),
-        }
-        let outcome = outcome(&job)?.with_context(|| format!("{} has no last evaluation", job.name))?;
-        results.add(row, column, outcome);
-        write(&results)?;
     }
-    write(&results)?;
-    println!("{}", page.display());
+    if !options.write_only {
+        let seeds = &table.seeds[..options.seeds.unwrap_or(table.seeds.len()).min(table.seeds.len())];
+        let wanted = |(place, job): &&(Place, Job)| {
+            let named = || options.only.iter().any(|part| job.name.contains(part.as_str()));
+            seeds.contains(&place.seed) && (options.only.is_empty() || named())
+        };
+        let deadline = options.budget.map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes));
+        ctrlc::set_handler(|| STOPPED.store(true, Ordering::Relaxed))?;
+        let mut left: VecDeque<&Job> = jobs.iter().filter(wanted).map(|(_, job)| job).collect();
+        let mut in_a_row = 0;
+        while let Some(job) = left.pop_front() {
+            match job.run(&table, deadline)? {
+                Ran::ToItsEnd => write(&table, &options.table, &jobs)?,
+                Ran::Already => {}
+                Ran::Elsewhere => {
+                    left.push_back(job);
+                    in_a_row += 1;
+                    if in_a_row >= left.len() {
+                        std::thread::sleep(WAITING);
+                    }
+                    if over(deadline) {
+                        break;
+                    }
+                    continue;
+                }
+                Ran::Stopped => break,
+            }
+            in_a_row = 0;
+        }
+    }
+    write(&table, &options.table, &jobs)?;
+    println!("{}", page_of(&options.table).display());
     Ok(())
+}
+
+/// How long to wait for what another process works at.
+const WAITING: Duration = Duration::from_secs(5);
+
+fn page_of(name: &str) -> PathBuf {
+    Path::new("docs/results").join(name).with_extension("md")
+}
+
+/// The page of all runs that have come to their end.
+fn write(table: &Table, name: &str, jobs: &[(Place, Job)]) -> anyhow::Result<()> {
+    let mut results = Results::new(table);
+    for (Place { row, column, .. }, job) in jobs {
+        if let Some(outcome) = outcome(job)? {
+            results.add(*row, *column, Run { folder: job.folder.clone(), outcome });
+        }
+    }
+    let page = page_of(name);
+    let figures_of = page.parent().unwrap_or(Path::new(".")).join("figures");
+    fs::create_dir_all(&figures_of)?;
+    let Page { text, figures } = results.page(table, name)?;
+    let figures = figures.iter().map(|(name, figure)| (figures_of.join(name), figure.to_svg()));
+    for (path, text) in figures.chain([(page, text)]) {
+        write_file(&path, IfExists::Replace, |out| std::io::Write::write_all(out, text.as_bytes()))?;
+    }
+    Ok(())
+}
+
+enum Ran {
+    ToItsEnd,
+    /// It had come to its end before.
+    Already,
+    /// Another process is at it.
+    Elsewhere,
+    /// It goes on the next time.
+    Stopped,
+}
+
+impl Job {
+    /// To its end, unless it is there; before it the run that it starts from.
+    fn run(&self, table: &Table, deadline: Option<Instant>) -> anyhow::Result<Ran> {
+        let done = outcome(self)?.is_some();
+        if !done {
+            if let Some(burn_in) = &self.burn_in {
+                match burn_in.run(table, deadline)? {
+                    Ran::ToItsEnd | Ran::Already => {}
+                    other => return Ok(other),
+                }
+            }
+            eprintln!("{}", self.name);
+            let begun = self.folder.join("config.toml").exists();
+            let begin = if begun { Begin::Resume } else { Begin::New(IfExists::Refuse) };
+            let mut watch = Watch::new(self.config.train.iterations, deadline);
+            match train(self.config.clone(), &self.folder, begin, &mut watch) {
+                Ok(_) => {}
+                Err(TrainError::Running { .. }) => return Ok(Ran::Elsewhere),
+                Err(TrainError::Interrupted { iteration, of, .. }) => {
+                    println!(
+                        "{}: stopped after iteration {iteration} of {of}; it goes on the next time",
+                        self.name
+                    );
+                    return Ok(Ran::Stopped);
+                }
+                Err(error) => return Err(error).with_context(|| self.name.clone()),
+            }
+            outcome(self)?.with_context(|| format!("{} has no last evaluation", self.name))?;
+        }
+        if table.show.contains(&Show::Completion) {
+            completion::measure(&self.folder, &self.config).with_context(|| self.name.clone())?;
+        }
+        Ok(if done { Ran::Already } else { Ran::ToItsEnd })
+    }
 }
 
 static STOPPED: AtomicBool = AtomicBool::new(false);
@@ -135,28 +198,57 @@ pub struct Outcome {
 
 /// The whole configuration of a run, and where it is kept.
 fn job(table: &Table, (row, column): (usize, usize), seed: u64, cache: &Path) -> anyhow::Result<Job> {
+    let data = cache.join("data");
+    let train = thinned(&table.data, &data)?;
     let (sparse, hidden) = match table.hidden(row, column) {
         Some(hide) => {
-            let (sparse, hidden) = sparse_data(table, hide, seed, &cache.join("data"))?;
+            let (sparse, hidden) = sparse_data(&train, hide, seed, &data)?;
             (sparse, Some(hidden))
         }
-        None => (table.data.train.clone(), None),
+        None => {
+            let completed = table.data.completed.as_deref();
+            let missing = completed.map(|completed| completion::missing_file(&train, completed, &data));
+            (train, missing.transpose()?)
+        }
     };
-    let config = table.config(row, column, seed, &sparse, hidden.as_deref())?;
-    let sum = crc32fast::hash(config.to_toml().as_bytes());
+    let of = |stage: Stage| -> anyhow::Result<Option<(RunConfig, PathBuf)>> {
+        let Some(config) = table.config((row, column), seed, (&sparse, hidden.as_deref()), stage)? else {
+            return Ok(None);
+        };
+        // Cells of one configuration, such as full annotation under every split, share a run.
+        let sum = crc32fast::hash(config.to_toml().as_bytes());
+        let folder = format!("{}-{seed}-{sum:08x}", config.method.name());
+        Ok(Some((config, cache.join("runs").join(folder))))
+    };
     let name = format!("{}, {}, seed {seed}", table.rows[row].name, table.columns[column].name);
-    // Cells of one configuration, such as full annotation under every split, share a run.
-    let folder = format!("{}-{seed}-{sum:08x}", config.method.name());
-    Ok(Job { folder: cache.join("runs").join(folder), name, config })
+    let burn_in = of(Stage::BurnIn)?.map(|(config, folder)| {
+        Box::new(Job { name: format!("{name}, burn-in"), config, folder, burn_in: None })
+    });
+    let start = burn_in.as_ref().map(|burn_in| Finished::model(&burn_in.folder));
+    let whole = of(Stage::After(start.as_deref()))?;
+    let (config, folder) = whole.expect("only a burn-in need not be there");
+    Ok(Job { name, config, folder, burn_in })
+}
+
+/// The file of the training images that the table wants.
+fn thinned(data: &Data, folder: &Path) -> anyhow::Result<PathBuf> {
+    let Some(every) = data.every else { return Ok(data.train.clone()) };
+    let source = fs::read(&data.train)?;
+    let path = folder.join(format!("{:08x}-every-{every}.json", crc32fast::hash(&source)));
+    if !path.exists() {
+        let dataset = coco::parse(source, &data.train)?.with_images(|image| image.is_multiple_of(every));
+        write_file(&path, IfExists::Replace, |out| coco::write(&dataset, out))?;
+    }
+    Ok(path)
 }
 
 /// The files of a split: what is left, and what was hidden.
-fn sparse_data(table: &Table, hide: Hide, seed: u64, folder: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
-    let source = fs::read(&table.data.train)?;
+fn sparse_data(train: &Path, hide: Hide, seed: u64, folder: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
+    let source = fs::read(train)?;
     let stem = format!("{:08x}-{}-{seed}", crc32fast::hash(&source), hide.name());
     let (kept, hidden) = (folder.join(format!("{stem}.json")), folder.join(format!("{stem}-hidden.json")));
     if !kept.exists() || !hidden.exists() {
-        let dataset = coco::parse(source, &table.data.train)?;
+        let dataset = coco::parse(source, train)?;
         let sparse = sparsify(&dataset, hide.kind()?, seed);
         for (path, dataset) in [(&hidden, &sparse.hidden), (&kept, &sparse.kept)] {
             write_file(path, IfExists::Replace, |out| coco::write(dataset, out))?;
@@ -187,6 +279,10 @@ fn outcome(job: &Job) -> anyhow::Result<Option<Outcome>> {
     }
 }
 
+fn over(deadline: Option<Instant>) -> bool {
+    STOPPED.load(Ordering::Relaxed) || deadline.is_some_and(|deadline| Instant::now() >= deadline)
+}
+
 /// A line now and then, until it is time to stop.
 struct Watch {
     iterations: u64,
@@ -206,7 +302,7 @@ impl Watch {
 
 impl Spectator for Watch {
     fn go_on(&mut self) -> bool {
-        !STOPPED.load(Ordering::Relaxed) && self.deadline.is_none_or(|deadline| Instant::now() < deadline)
+        !over(self.deadline)
     }
 
     fn warn(&mut self, warning: String) {

@@ -214,6 +214,71 @@ pub fn histograms(title: &str, panels: &[(&str, &[f64])]) -> Figure {
     figure
 }
 
+/// A mean and its standard deviation, zero where there is one figure only.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    pub mean: f64,
+    pub deviation: f64,
+}
+
+/// Things that are compared, from top to bottom: of each a dot a series, with a line from its mean less its standard
+/// deviation to its mean and that much more. What is `None` was not measured and has no dot.
+pub fn comparison(
+    title: &str,
+    x_label: &str,
+    series: &[&str],
+    rows: &[(&str, Vec<Option<Spread>>)],
+) -> Figure {
+    const ROW: f64 = 34.0;
+    /// Between the dots of one row.
+    const APART: f64 = 8.0;
+    let spreads = || rows.iter().flat_map(|(_, spreads)| spreads.iter().flatten());
+    let ends = || spreads().flat_map(|of| [of.mean - of.deviation, of.mean + of.deviation]);
+    if !ends().any(shown) {
+        return nothing(title, 90.0 + ROW * rows.len() as f64);
+    }
+    let said = rows.iter().map(|(name, spreads)| {
+        let figures = series.iter().zip(spreads).filter_map(|(of, spread)| {
+            let Spread { mean, deviation } = (*spread)?;
+            Some(format!("{of} {} ± {}", short(mean), short(deviation)))
+        });
+        format!("{name}: {}", figures.collect::<Vec<_>>().join(", "))
+    });
+    let said = said.collect::<Vec<_>>().join("; ");
+    let height = 110.0 + ROW * rows.len() as f64;
+    let mut figure = Figure::new(title, &format!("{x_label}. {said}."), (WIDTH, height));
+    let top = heading(&mut figure, title, if series.len() > 1 { series } else { &[] });
+    let bottom = figure.size().1;
+    let longest = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    let left = (MARGIN + LETTER * longest as f64 + 8.0).min(WIDTH / 2.0);
+    let plot = Plot { left, right: WIDTH - MARGIN, top: top + 4.0, bottom: bottom - 40.0 };
+    let x = Axis::new(Scale::Fitted, ends(), 5);
+    let row = (plot.bottom - plot.top) / rows.len() as f64;
+    for (place, label) in &x.ticks {
+        let at = plot.at(*place, 0.0);
+        figure.line(Role::Grid, [at, plot.at(*place, 1.0)]);
+        figure.text(Role::Text, Anchor::Middle, Point::new(at.x, at.y + 17.0), label.as_str());
+    }
+    figure.line(Role::Axis, [plot.at(0.0, 0.0), plot.at(1.0, 0.0)]);
+    figure.text(Role::Text, Anchor::End, Point::new(plot.right, bottom - 7.0), x_label);
+    for (n, (name, spreads)) in rows.iter().enumerate() {
+        let middle = plot.top + (n as f64 + 0.5) * row;
+        let name = fitting(name, left - MARGIN - 8.0, LETTER);
+        figure.text(Role::Text, Anchor::End, Point::new(left - 8.0, middle + 4.0), name);
+        for (of, spread) in spreads.iter().enumerate() {
+            let Some(Spread { mean, deviation }) = *spread else { continue };
+            let y = middle + APART * (of as f64 - (spreads.len() - 1) as f64 / 2.0);
+            let at = |value: f64| Some(Point::new(plot.at(x.place(value)?, 0.0).x, y));
+            let role = Role::Series(of);
+            figure.line(role, [at(mean - deviation), at(mean + deviation)].into_iter().flatten());
+            if let Some(center) = at(mean) {
+                figure.add(Mark::Dot { role, center });
+            }
+        }
+    }
+    figure
+}
+
 struct Histogram<'a> {
     name: &'a str,
     total: f64,

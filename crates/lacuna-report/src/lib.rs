@@ -9,6 +9,6 @@ mod report;
 mod theme;
 
 pub use axis::Scale;
-pub use charts::{Bin, Series, histograms, line_chart, reliability_diagram};
+pub use charts::{Bin, Series, Spread, comparison, histograms, line_chart, reliability_diagram};
 pub use figure::{Anchor, Figure, Mark, Point, Role};
 pub use report::{ClassCompletion, Curves, Outcome, Picture, Report, Stretch};

@@ -2,13 +2,30 @@
 
 use std::fmt::Write as _;
 
-use super::Outcome;
-use super::table::Table;
+use std::path::PathBuf;
 
-/// What the runs of each cell came to.
+use lacuna_report::{Figure, Spread, comparison};
+
+use super::table::{Show, Table};
+use super::{Outcome, calibration, completion};
+
+/// A run that has come to its end.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub folder: PathBuf,
+    pub outcome: Outcome,
+}
+
+/// The runs of each cell.
 pub struct Results {
     /// Of each row and column, a seed each.
-    cells: Vec<Vec<Vec<Outcome>>>,
+    cells: Vec<Vec<Vec<Run>>>,
+}
+
+/// A page of Markdown, and the figures in it by their names.
+pub struct Page {
+    pub text: String,
+    pub figures: Vec<(String, Figure)>,
 }
 
 impl Results {
@@ -16,52 +33,87 @@ impl Results {
         Self { cells: vec![vec![Vec::new(); table.columns.len()]; table.rows.len()] }
     }
 
-    pub fn add(&mut self, row: usize, column: usize, outcome: Outcome) {
-        self.cells[row][column].push(outcome);
+    pub fn add(&mut self, row: usize, column: usize, run: Run) {
+        self.cells[row][column].push(run);
     }
 
-    pub fn page(&self, table: &Table, name: &str) -> String {
-        let mut page = format!("# {}\n\n{}\n\n", table.title, table.about.trim());
+    pub fn page(&self, table: &Table, name: &str) -> anyhow::Result<Page> {
+        let mut text = format!("# {}\n\n{}\n\n", table.title, table.about.trim());
         let _ = writeln!(
-            page,
+            text,
             "```\ncargo xtask experiment {name}\n```\n\nMean ± standard deviation over the seeds, in per cent; in \
-             brackets the number of seeds where it is not {}, and after the stroke the paper's figure ({}).\n",
+             brackets the number of seeds where it is not {}.\n",
             table.seeds.len(),
-            table.paper
         );
+        let mut figures = Vec::new();
+        for show in &table.show {
+            let (section, of_section) = match show {
+                Show::Precision => self.precision(table),
+                Show::Calibration => calibration::section(table, &self.cells)?,
+                Show::Completion => completion::section(table, &self.cells)?,
+            };
+            text += &section;
+            for (of, figure) in of_section {
+                let _ = writeln!(text, "![{}](figures/{name}-{of}.svg)\n", figure.title());
+                figures.push((format!("{name}-{of}.svg"), figure));
+            }
+        }
+        Ok(Page { text: text.trim_end().to_owned() + "\n", figures })
+    }
+
+    fn figures(&self, row: usize, column: usize, figure: fn(Outcome) -> f64) -> Vec<f64> {
+        self.cells[row][column].iter().map(|run| figure(run.outcome)).collect()
+    }
+
+    fn precision(&self, table: &Table) -> (String, Vec<(String, Figure)>) {
+        let mut text = String::new();
+        let columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
         for (heading, figure) in [("AP", figure_of_ap as fn(Outcome) -> f64), ("AP50", figure_of_ap50)] {
-            let columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
+            let with_paper = heading == "AP" && table.rows.iter().any(|row| !row.paper.is_empty());
+            if with_paper {
+                let _ = writeln!(text, "After the stroke the paper's figure ({}).\n", table.paper);
+            }
             let _ = writeln!(
-                page,
+                text,
                 "| {heading} | {} |\n|---|{}",
                 columns.join(" | "),
                 "---|".repeat(columns.len())
             );
             for (row, of_row) in table.rows.iter().enumerate() {
                 let cell = |column: usize| {
-                    let figures: Vec<f64> = self.cells[row][column].iter().copied().map(figure).collect();
-                    let paper = of_row.paper.get(column).filter(|_| heading == "AP");
-                    cell(&figures, table.seeds.len())
+                    let paper = of_row.paper.get(column).filter(|_| with_paper);
+                    cell(&self.figures(row, column, figure), table.seeds.len())
                         + &paper.map_or(String::new(), |paper| format!(" / {paper}"))
                 };
                 let cells: Vec<String> = (0..columns.len()).map(cell).collect();
-                let _ = writeln!(page, "| {} | {} |", of_row.name, cells.join(" | "));
+                let _ = writeln!(text, "| {} | {} |", of_row.name, cells.join(" | "));
             }
-            page.push('\n');
+            text.push('\n');
         }
         if let Some(gap) = self.gap(table) {
-            page += &gap;
+            text += &gap;
+            text.push('\n');
         }
-        page
+        let spread = |row: usize, column: usize| {
+            let figures = self.figures(row, column, figure_of_ap);
+            let spread = Spread { mean: 100.0 * mean(&figures)?, deviation: 100.0 * deviation(&figures) };
+            Some(spread)
+        };
+        let rows: Vec<(&str, Vec<Option<Spread>>)> = table
+            .rows
+            .iter()
+            .enumerate()
+            .map(|(row, of_row)| {
+                (of_row.name.as_str(), (0..columns.len()).map(|column| spread(row, column)).collect())
+            })
+            .collect();
+        (text, vec![("ap".to_owned(), comparison(&table.title, "AP", &columns, &rows))])
     }
 
     /// How much of the gap between the baseline and full annotation each row closes.
     fn gap(&self, table: &Table) -> Option<String> {
         let (baseline, full) = (table.row(table.baseline.as_ref()?)?, table.row(table.full.as_ref()?)?);
-        let mean_of = |row: usize, column: usize| {
-            let figures: Vec<f64> = self.cells[row][column].iter().copied().map(figure_of_ap).collect();
-            mean(&figures)
-        };
+        let mean_of = |row: usize, column: usize| mean(&self.figures(row, column, figure_of_ap));
         let columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
         let mut text = format!(
             "Share of the gap in AP that is closed, (row − {}) / ({} − {}):\n\n| | {} |\n|---|{}\n",
@@ -96,18 +148,24 @@ fn figure_of_ap50(outcome: Outcome) -> f64 {
     outcome.ap50
 }
 
-fn mean(figures: &[f64]) -> Option<f64> {
+pub fn mean(figures: &[f64]) -> Option<f64> {
     (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / figures.len() as f64)
 }
 
+/// The standard deviation of what the figures are a sample of; zero of one alone.
+fn deviation(figures: &[f64]) -> f64 {
+    let Some(mean) = mean(figures).filter(|_| figures.len() > 1) else { return 0.0 };
+    let squares: f64 = figures.iter().map(|figure| (figure - mean).powi(2)).sum();
+    (squares / (figures.len() - 1) as f64).sqrt()
+}
+
 /// `21.3 ± 0.4`, with the number of seeds where some are missing.
-fn cell(figures: &[f64], seeds: usize) -> String {
+pub fn cell(figures: &[f64], seeds: usize) -> String {
     let Some(mean) = mean(figures) else { return "not run".into() };
     let n = figures.len();
     let mut cell = format!("{:.1}", 100.0 * mean);
     if n > 1 {
-        let squares: f64 = figures.iter().map(|figure| (figure - mean).powi(2)).sum();
-        let _ = write!(cell, " ± {:.1}", 100.0 * (squares / (n - 1) as f64).sqrt());
+        let _ = write!(cell, " ± {:.1}", 100.0 * deviation(figures));
     }
     if n < seeds {
         let _ = write!(cell, " ({n})");
@@ -134,6 +192,7 @@ mod tests {
             about = "A"
             paper = "its Table 1"
             seeds = [0]
+            preset = "preset.toml"
             baseline = "base"
             full = "full"
             data = { train = "a", test = "b", images = "c" }
@@ -152,10 +211,11 @@ mod tests {
         let table: Table = toml::from_str(text).expect("a table");
         let mut results = Results::new(&table);
         for (row, ap) in [(0, 0.5), (1, 0.25), (2, 0.4)] {
-            results.add(row, 0, Outcome { ap, ap50: 0.5 });
+            results.add(row, 0, Run { folder: PathBuf::new(), outcome: Outcome { ap, ap50: 0.5 } });
         }
-        let page = results.page(&table, "name");
-        assert!(page.contains("| full | 50.0 / 42.5 |"), "{page}");
-        assert!(page.contains("| ours | 60 % |"), "{page}");
+        let Page { text, figures } = results.page(&table, "name").expect("it reads nothing");
+        assert!(text.contains("| full | 50.0 / 42.5 |"), "{text}");
+        assert!(text.contains("| ours | 60 % |"), "{text}");
+        assert!(text.contains("(figures/name-ap.svg)") && figures[0].0 == "name-ap.svg", "{text}");
     }
 }

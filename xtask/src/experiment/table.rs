@@ -18,20 +18,55 @@ pub struct Table {
     pub paper: String,
     pub seeds: Vec<u64>,
     pub data: Data,
+    /// A file beside the table with a section for each method: settings of every row that does not say otherwise, so
+    /// that no cell is tuned alone.
+    pub preset: PathBuf,
     /// The names of the rows between which the share of a gap is counted: the baseline's, and full annotation's.
     pub baseline: Option<String>,
     pub full: Option<String>,
+    #[serde(default = "precision_alone")]
+    pub show: Vec<Show>,
     pub columns: Vec<Column>,
     pub rows: Vec<Row>,
+}
+
+/// A run of a cell may start from another, which all methods share: `[burn_in]` of the column's file is laid over the
+/// rest of it, and the annotations alone are learnt.
+#[derive(Clone, Copy, Debug)]
+pub enum Stage<'a> {
+    BurnIn,
+    /// From this model, if there was a burn-in.
+    After(Option<&'a Path>),
+}
+
+/// What a page has of its runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Show {
+    /// Average precision on test images.
+    Precision,
+    /// The error of scores and confidences through training.
+    Calibration,
+    /// What the models add to the annotations that they were trained on.
+    Completion,
+}
+
+fn precision_alone() -> Vec<Show> {
+    vec![Show::Precision]
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Data {
-    /// Complete annotations, of which a part is hidden.
+    /// Complete annotations, of which a part is hidden; or those of people who left out some.
     pub train: PathBuf,
     pub test: PathBuf,
     pub images: PathBuf,
+    /// Only the first of every so many images of `train`: a short run then sees each as often as a long one would see
+    /// all.
+    pub every: Option<usize>,
+    /// What became of `train` when people looked again: what only this has is what was missing.
+    pub completed: Option<PathBuf>,
 }
 
 /// A detector, or a split.
@@ -39,7 +74,7 @@ pub struct Data {
 #[serde(deny_unknown_fields)]
 pub struct Column {
     pub name: String,
-    /// A run's TOML without data and method, in the folder of the table.
+    /// A run's TOML without data and method, in the folder of the table; with `[burn_in]` if there is one.
     pub config: PathBuf,
     pub hide: Option<Hide>,
 }
@@ -102,6 +137,7 @@ impl Table {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let mut table: Self = toml::from_str(&text).with_context(|| path.display().to_string())?;
         let folder = path.parent().unwrap_or(Path::new("."));
+        table.preset = folder.join(&table.preset);
         table.columns.iter_mut().for_each(|column| column.config = folder.join(&column.config));
         for row in &table.rows {
             let figures = row.paper.len();
@@ -121,8 +157,9 @@ impl Table {
 
     /// Data sets are not part of the repository.
     pub fn check_data(&self) -> anyhow::Result<()> {
-        let Data { train, test, images } = &self.data;
-        match [train, test, images].into_iter().find(|path| !path.exists()) {
+        let Data { train, test, images, completed, .. } = &self.data;
+        let paths = [train, test, images].into_iter().chain(completed);
+        match paths.into_iter().find(|path| !path.exists()) {
             Some(absent) => bail!("{} is not there; the table cannot be run", absent.display()),
             None => Ok(()),
         }
@@ -142,19 +179,34 @@ impl Table {
         if complete { None } else { hide.or(self.columns[column].hide) }
     }
 
-    /// The run of a cell with this seed.
+    /// A run of a cell with this seed, on these annotations, knowing what was hidden; `None` of a burn-in that there
+    /// is none of.
     pub fn config(
         &self,
-        row: usize,
-        column: usize,
+        (row, column): (usize, usize),
         seed: u64,
-        train: &Path,
-        hidden: Option<&Path>,
-    ) -> anyhow::Result<RunConfig> {
+        (train, hidden): (&Path, Option<&Path>),
+        stage: Stage,
+    ) -> anyhow::Result<Option<RunConfig>> {
         let path = &self.columns[column].config;
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let mut run: toml::Table = toml::from_str(&text).with_context(|| path.display().to_string())?;
-        run.insert("method".into(), self.rows[row].method.clone().into());
+        let mut run = read_toml(path)?;
+        let burn_in = run.remove("burn_in");
+        let supervised = toml::Table::from_iter([("name".to_owned(), "supervised".into())]);
+        let said = match (stage, burn_in) {
+            (Stage::BurnIn, Some(toml::Value::Table(burn_in))) => {
+                lay_over(&mut run, &burn_in);
+                &supervised
+            }
+            (Stage::BurnIn, _) => return Ok(None),
+            (Stage::After(_), _) => &self.rows[row].method,
+        };
+        let name = said.get("name").and_then(toml::Value::as_str).unwrap_or_default();
+        let mut method = match read_toml(&self.preset)?.remove(name) {
+            Some(toml::Value::Table(preset)) => preset,
+            _ => toml::Table::new(),
+        };
+        lay_over(&mut method, said);
+        run.insert("method".into(), method.into());
         let text = toml::to_string(&run).context("a run is TOML")?;
         let quoted = |path: &Path| format!("'{}'", path.display());
         let mut set = vec![
@@ -165,15 +217,42 @@ impl Table {
             format!("data.test.images={}", quoted(&self.data.images)),
         ];
         set.extend(hidden.map(|hidden| format!("data.hidden={}", quoted(hidden))));
+        if let Stage::After(Some(model)) = stage {
+            set.push(format!("start.model={}", quoted(model)));
+        }
         let source = Source { path, text: &text, set: &set };
         let cell = format!("{}, {}", self.rows[row].name, self.columns[column].name);
-        RunConfig::parse(source).with_context(|| cell)
+        Ok(Some(RunConfig::parse(source).with_context(|| cell)?))
+    }
+}
+
+fn read_toml(path: &Path) -> anyhow::Result<toml::Table> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    toml::from_str(&text).with_context(|| path.display().to_string())
+}
+
+/// What is `said` in place of what was there before, table by table.
+fn lay_over(onto: &mut toml::Table, said: &toml::Table) {
+    for (key, value) in said {
+        match (onto.get_mut(key), value) {
+            (Some(toml::Value::Table(old)), toml::Value::Table(value)) => lay_over(old, value),
+            _ => {
+                onto.insert(key.clone(), value.clone());
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_has_the_presets_settings_but_for_its_own() {
+        let mut preset: toml::Table = toml::from_str("a = 1\n[t]\nb = 2\nc = 3").expect("TOML");
+        lay_over(&mut preset, &toml::from_str("d = 4\n[t]\nb = 5").expect("TOML"));
+        assert_eq!(preset, toml::from_str("a = 1\nd = 4\n[t]\nb = 5\nc = 3").expect("TOML"));
+    }
 
     /// Every cell of every table is a run whose configuration is right, with data or without.
     #[test]
@@ -188,8 +267,10 @@ mod tests {
             let table = Table::read(&path).unwrap_or_else(|error| panic!("{error:#}"));
             for (row, column) in table.cells() {
                 table.hidden(row, column).map(Hide::kind).transpose().expect("a split");
-                let config = table.config(row, column, 0, Path::new("train.json"), None);
-                config.unwrap_or_else(|error| panic!("{}: {error:#}", path.display()));
+                for stage in [Stage::BurnIn, Stage::After(Some(Path::new("run/checkpoints/last")))] {
+                    let config = table.config((row, column), 0, (Path::new("train.json"), None), stage);
+                    config.unwrap_or_else(|error| panic!("{}: {error:#}", path.display()));
+                }
             }
         }
     }
