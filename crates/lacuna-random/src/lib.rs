@@ -25,6 +25,8 @@ pub enum Purpose {
     Sampling,
     /// Images drawn again, or put into folds, to see how far a figure depends on which there are.
     Resample,
+    /// The noise where a part of a view is erased.
+    Erase,
 }
 
 impl Purpose {
@@ -37,6 +39,7 @@ impl Purpose {
             Self::Weights => 5,
             Self::Sampling => 6,
             Self::Resample => 7,
+            Self::Erase => 8,
         }
     }
 }
@@ -91,6 +94,18 @@ impl Rng {
         self.unit() < probability
     }
 
+    /// What to make another generator from.
+    pub fn seed(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// Every byte uniform in `0..=255`.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        for eight in bytes.chunks_mut(8) {
+            eight.copy_from_slice(&self.0.next_u64().to_le_bytes()[..eight.len()]);
+        }
+    }
+
     /// Two draws from the standard normal distribution (Box and Muller).
     pub fn normals(&mut self) -> (f64, f64) {
         let radius = libm::sqrt(-2.0 * libm::log(1.0 - self.unit()));
@@ -134,6 +149,22 @@ mod tests {
             [785134, 761228, 382346, 876698, 443672],
             "every published split depends on these numbers"
         );
+    }
+
+    #[test]
+    fn bytes_are_the_stream_and_every_value_is_equally_likely() {
+        let (mut rng, mut same) = (Rng::new(Purpose::Erase, 0, 0, 0), Rng::new(Purpose::Erase, 0, 0, 0));
+        let mut bytes = [0; 11];
+        rng.fill(&mut bytes);
+        assert_eq!(bytes[..8], same.seed().to_le_bytes());
+        assert_eq!(bytes[8..], same.seed().to_le_bytes()[..3]);
+
+        let mut many = vec![0; 256_000];
+        rng.fill(&mut many);
+        let mut counts = [0; 256];
+        many.iter().for_each(|&byte| counts[usize::from(byte)] += 1);
+        // 1,000 of each, with a standard deviation of 32.
+        assert!(counts.iter().all(|count| (840..1160).contains(count)), "{counts:?}");
     }
 
     #[test]
