@@ -1,14 +1,17 @@
-//! Views against Pillow (fixtures/photometric/make.py, fixtures/resize/make.py), and what must hold
-//! for all of them.
+//! Views against Pillow and torchvision (fixtures/photometric/make.py, fixtures/recolour/make.py,
+//! fixtures/resize/make.py), and what must hold for all of them.
 
 #![allow(clippy::unwrap_used)] // the allowance for tests does not reach their helpers
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::PathBuf;
 
 use lacuna_boxes::Box2;
-use lacuna_data::augment::{Photometric, Resize, ResizeRange, Resizer, ViewPlan, bilinear};
+use lacuna_data::augment::{
+    ColorJitter, Erasing, GaussianBlur, Photometric, RandomErasing, Recolour, RecolourRange, Resize,
+    ResizeRange, Resizer, ViewPlan, bilinear,
+};
 use lacuna_data::decode::RgbImage;
 use lacuna_random::{Purpose, Rng};
 use proptest::prelude::*;
@@ -61,6 +64,9 @@ impl Operation {
             "Brightness" => Photometric::Brightness { factor },
             "Sharpness" => Photometric::Sharpness { factor },
             "Posterize" => Photometric::Posterize { bits: value as u8 },
+            "Grey" => Photometric::Color { factor: 0.0 },
+            "Hue" => Photometric::Hue { turn: value as f32 },
+            "Blur" => Photometric::Blur { sigma: value as f32 },
             other => panic!("no operation {other}"),
         }
     }
@@ -82,6 +88,98 @@ fn photometric_operations_equal_pillows() {
         }
     }
     assert!(images.is_empty() && expected.is_empty());
+}
+
+#[derive(Deserialize)]
+struct RecolourCases {
+    all_colours: AllColours,
+    images: Vec<NamedImage>,
+    cases: Vec<RecolourCase>,
+}
+
+#[derive(Deserialize)]
+struct RecolourCase {
+    images: Vec<String>,
+    operations: Vec<Operation>,
+}
+
+#[test]
+fn recolourings_equal_torchvisions() {
+    let cases: RecolourCases = serde_json::from_slice(&fixture("recolour/cases.json")).unwrap();
+    let (images, expected) = (fixture("recolour/images.bin"), fixture("recolour/expected.bin"));
+    let (mut images, mut expected) = (&images[..], &expected[..]);
+    let images: HashMap<String, RgbImage> =
+        cases.images.into_iter().map(|i| (i.name, next_image(&mut images, i.size))).collect();
+    for case in cases.cases {
+        let mut recolour = Recolour::default();
+        for (operation, named) in recolour.operations.iter_mut().zip(&case.operations) {
+            *operation = named.photometric();
+        }
+        for name in case.images {
+            let mut view = images[&name].clone();
+            recolour.apply(&mut view);
+            let difference = largest_difference(&view, &next_image(&mut expected, view.size()));
+            assert_eq!(difference, 0, "{:?} of {name}", recolour.operations);
+        }
+    }
+    assert!(expected.is_empty());
+}
+
+#[derive(Deserialize)]
+struct AllColours {
+    turn: f32,
+    checksum: String,
+}
+
+/// The check sum is the script's.
+#[test]
+fn every_colour_turns_as_torchvisions() {
+    let cases: RecolourCases = serde_json::from_slice(&fixture("recolour/cases.json")).unwrap();
+    let AllColours { turn, checksum } = cases.all_colours;
+    let colours = (0..1u32 << 24).flat_map(|n| [n >> 16, n >> 8, n].map(|sample| sample as u8));
+    let mut image = RgbImage::new(4096, 4096, colours.collect());
+    Photometric::Hue { turn }.apply(&mut image);
+    let sum = image.pixels().chunks_exact(1 << 16).fold(0u64, |total, block| {
+        let weighted: u64 = block.iter().zip(0..).map(|(&sample, n)| u64::from(sample) * (2 * n + 1)).sum();
+        total.wrapping_mul(31).wrapping_add(weighted)
+    });
+    assert_eq!(sum.to_string(), checksum);
+}
+
+#[derive(Deserialize)]
+struct ErasingCase {
+    scale: (f64, f64),
+    ratio: (f64, f64),
+    size: (u32, u32),
+    /// The part of the draws that gave a rectangle.
+    found: f64,
+    /// Of x, y, width and height.
+    mean: [f64; 4],
+    deviation: [f64; 4],
+}
+
+#[test]
+fn erasings_are_where_torchvisions_are() {
+    let cases: Vec<ErasingCase> = serde_json::from_slice(&fixture("recolour/erasings.json")).unwrap();
+    let n = 20_000.0; // here and there
+    let mut rng = rng(3);
+    for ErasingCase { scale, ratio, size, found, mean, deviation } in cases {
+        let range = erasing(RandomErasing { scale, ratio, probability: 1.0 });
+        let drawn = (0..n as usize).filter_map(|_| range.draw(size, &mut rng).erasings[0]);
+        let drawn: Vec<[f64; 4]> =
+            drawn.map(|e: Erasing| [e.x, e.y, e.width, e.height].map(f64::from)).collect();
+        let count = drawn.len() as f64;
+        // Five standard deviations of the difference of two means.
+        let near = 5.0 * (2.0 * found * (1.0 - found) / n).sqrt();
+        assert!((count / n - found).abs() <= near, "{range:?}: {count} of {n}, not {found}");
+        for (i, (mean, deviation)) in mean.into_iter().zip(deviation).enumerate() {
+            let our_mean = drawn.iter().map(|e| e[i]).sum::<f64>() / count;
+            let our_square = drawn.iter().map(|e| (e[i] - our_mean).powi(2)).sum::<f64>() / count;
+            let near = 5.0 * deviation * (2.0 / count).sqrt();
+            assert!((our_mean - mean).abs() < near, "{range:?}: {our_mean}, not {mean}");
+            assert!((our_square.sqrt() / deviation - 1.0).abs() < 0.05, "{range:?}: {our_square}");
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -144,6 +242,7 @@ fn every_operation_is_drawn_equally_often_and_within_its_range() {
                 bits_drawn.insert(bits);
                 (8, None)
             }
+            other => panic!("{other:?} is not one of the nine"),
         };
         counts[operation] += 1;
         if let Some(factor) = factor {
@@ -155,6 +254,93 @@ fn every_operation_is_drawn_equally_often_and_within_its_range() {
     assert_eq!(thresholds, (25..=230).collect());
     assert_eq!(bits_drawn, (1..=4).collect());
     assert!((0.28..0.29).contains(&least) && (1.71..=1.72).contains(&most), "{least}..{most}");
+}
+
+const NOTHING: RecolourRange =
+    RecolourRange { jitter: None, grey_probability: 0.0, blur: None, erasings: [None; 3] };
+
+fn erasing(range: RandomErasing) -> RecolourRange {
+    RecolourRange { erasings: [Some(range), None, None], ..NOTHING }
+}
+
+#[test]
+fn recolourings_are_drawn_as_often_as_they_should_be_and_within_their_ranges() {
+    let mut rng = rng(2);
+    let (mut orders, mut jittered, mut grey, mut blurred, mut erased) = (HashMap::new(), 0, 0, 0, [0; 3]);
+    // Of brightness, contrast, saturation, hue and σ.
+    let mut extremes = [(f32::MAX, f32::MIN); 5];
+    for _ in 0..24_000 {
+        let drawn = RecolourRange::UNBIASED_TEACHER.draw((300, 200), &mut rng);
+        let (jitter, rest) = drawn.operations.split_at(4);
+        let order: Vec<usize> = jitter
+            .iter()
+            .chain(&rest[1..])
+            .filter_map(|operation| match *operation {
+                Photometric::Brightness { factor } => Some((0, factor)),
+                Photometric::Contrast { factor } => Some((1, factor)),
+                Photometric::Color { factor } => Some((2, factor)),
+                Photometric::Hue { turn } => Some((3, turn)),
+                Photometric::Blur { sigma } => Some((4, sigma)),
+                _ => None,
+            })
+            .map(|(which, value)| {
+                extremes[which] = (extremes[which].0.min(value), extremes[which].1.max(value));
+                which
+            })
+            .collect();
+        if jitter[0] != Photometric::Identity {
+            jittered += 1;
+            *orders.entry(order[..4].to_vec()).or_insert(0) += 1;
+        }
+        grey += usize::from(rest[0] == Photometric::Color { factor: 0.0 });
+        blurred += usize::from(rest[1] != Photometric::Identity);
+        for (count, erasing) in erased.iter_mut().zip(drawn.erasings) {
+            *count += usize::from(erasing.is_some());
+        }
+    }
+    // Standard deviations: 62, 62, 77; 71, 77, 71.
+    assert!((18_900..19_500).contains(&jittered), "{jittered}");
+    assert!((4_500..5_100).contains(&grey), "{grey}");
+    assert!((11_650..12_350).contains(&blurred), "{blurred}");
+    for (count, probability) in erased.into_iter().zip([0.7, 0.5, 0.3]) {
+        assert!((f64::from(count as u32) - 24_000.0 * probability).abs() < 350.0, "{erased:?}");
+    }
+    // 800 of each order, with a standard deviation of 28.
+    assert_eq!(orders.len(), 24);
+    assert!(orders.values().all(|count| (670..930).contains(count)), "{orders:?}");
+    let ranges = [(0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1), (0.1, 2.0)];
+    for ((least, most), (low, high)) in extremes.into_iter().zip(ranges) {
+        assert!(least >= low && least < low + 0.01 && most <= high && most > high - 0.01, "{extremes:?}");
+    }
+}
+
+#[test]
+fn co_mining_jitters_and_does_nothing_else() {
+    let mut rng = rng(4);
+    let mut unchanged = 0;
+    for _ in 0..1_000 {
+        let drawn = RecolourRange::CO_MINING.draw((30, 20), &mut rng);
+        unchanged += usize::from(drawn == Recolour::default());
+        assert_eq!((&drawn.operations[4..], drawn.erasings), (&[Photometric::Identity; 2][..], [None; 3]));
+        for operation in drawn.operations {
+            if let Photometric::Brightness { factor } = operation {
+                assert!((0.2..=1.8).contains(&factor));
+            }
+        }
+    }
+    assert!((140..260).contains(&unchanged), "{unchanged}"); // standard deviation 13
+}
+
+/// torchvision leaves a step of strength 0 out; done, a turn of hues by 0 would change the image.
+#[test]
+fn a_jitter_of_no_strength_leaves_the_image() {
+    let none = ColorJitter { brightness: 0.0, contrast: 0.0, saturation: 0.0, hue: 0.0, probability: 1.0 };
+    let image = RgbImage::new(16, 16, (0..768).map(|i| (i * 37 % 251) as u8).collect());
+    let mut view = image.clone();
+    RecolourRange { jitter: Some(none), ..NOTHING }.draw((16, 16), &mut rng(0)).apply(&mut view);
+    assert_eq!(view, image);
+    Photometric::Hue { turn: 0.0 }.apply(&mut view);
+    assert_ne!(view, image);
 }
 
 #[test]
@@ -268,6 +454,130 @@ proptest! {
         let mut used = Resizer::default();
         used.resize(&RgbImage::new(5, 4, vec![200; 60]), (50, 3));
         prop_assert_eq!(plan.render(&image, &mut used), plan.render(&image, &mut Resizer::default()));
+    }
+}
+
+fn any_erasing() -> impl Strategy<Value = RandomErasing> {
+    let scale = (0.0..1.0, 0.0..1.0).prop_map(|(a, b): (f64, f64)| (a.min(b), a.max(b)));
+    let ratio = (0.01..100.0, 1.0..50.0).prop_map(|(low, times): (f64, f64)| (low, low * times));
+    (scale, ratio, 0.5..1.0).prop_map(|(scale, ratio, probability)| RandomErasing {
+        scale,
+        ratio,
+        probability,
+    })
+}
+
+fn any_recolouring() -> impl Strategy<Value = RecolourRange> {
+    let strength = || 0.0..1.5;
+    let jitter = (strength(), strength(), strength(), 0.0..0.5, 0.5..1.0).prop_map(
+        |(brightness, contrast, saturation, hue, probability)| ColorJitter {
+            brightness,
+            contrast,
+            saturation,
+            hue,
+            probability,
+        },
+    );
+    let blur = (0.0..1.0, 0.0..20.0, 0.5..1.0).prop_map(|(low, more, probability): (f64, f64, f64)| {
+        GaussianBlur { sigma: (low, low + more), probability }
+    });
+    let erasings = [any_erasing(), any_erasing(), any_erasing()].prop_map(|erasings| erasings.map(Some));
+    (jitter, 0.0..1.0, blur, erasings).prop_map(|(jitter, grey_probability, blur, erasings)| RecolourRange {
+        jitter: Some(jitter),
+        grey_probability,
+        blur: Some(blur),
+        erasings,
+    })
+}
+
+/// The same steps, none of which is ever done.
+fn never(range: RecolourRange) -> RecolourRange {
+    RecolourRange {
+        jitter: range.jitter.map(|jitter| ColorJitter { probability: 0.0, ..jitter }),
+        grey_probability: 0.0,
+        blur: range.blur.map(|blur| GaussianBlur { probability: 0.0, ..blur }),
+        erasings: range.erasings.map(|erasing| Some(RandomErasing { probability: 0.0, ..erasing? })),
+    }
+}
+
+fn patterned((width, height): (u32, u32)) -> RgbImage {
+    RgbImage::new(width, height, (0..3 * width * height).map(|i| (i * 91 % 253) as u8).collect())
+}
+
+proptest! {
+    #[test]
+    fn erasings_are_inside_the_image_and_change_nothing_outside(
+        (width, height) in extreme_size(),
+        range in any_recolouring(),
+        seed in any::<u64>(),
+    ) {
+        let drawn = range.draw((width, height), &mut rng(seed));
+        for erasing in drawn.erasings.into_iter().flatten() {
+            prop_assert!(erasing.x + erasing.width <= width && erasing.y + erasing.height <= height);
+            // Never from side to side.
+            prop_assert!(erasing.width < width && erasing.height < height);
+        }
+        let image = patterned((width, height));
+        let mut view = image.clone();
+        Recolour { erasings: drawn.erasings, ..Recolour::default() }.apply(&mut view);
+        for (i, (before, after)) in image.pixels().iter().zip(view.pixels()).enumerate() {
+            let (x, y) = (i as u32 / 3 % width, i as u32 / 3 / width);
+            let erased = drawn.erasings.iter().flatten().any(|e| {
+                (e.x..e.x + e.width).contains(&x) && (e.y..e.y + e.height).contains(&y)
+            });
+            prop_assert!(erased || before == after);
+        }
+    }
+
+    #[test]
+    fn the_same_generator_draws_the_same_recolouring(
+        size in extreme_size(),
+        range in any_recolouring(),
+        resize in any_range(),
+        seed in any::<u64>(),
+    ) {
+        let plan = ViewPlan::recoloured(size, resize, range, &mut rng(seed));
+        prop_assert_eq!(plan, ViewPlan::recoloured(size, resize, range, &mut rng(seed)));
+        let image = patterned(size);
+        let mut resizer = Resizer::default();
+        prop_assert_eq!(plan.render(&image, &mut resizer), plan.render(&image, &mut resizer));
+    }
+
+    #[test]
+    fn a_follower_has_its_leaders_geometry(
+        size in extreme_size(),
+        range in any_recolouring(),
+        resize in any_range(),
+        seed in any::<u64>(),
+    ) {
+        let image = patterned(size);
+        let mut resizer = Resizer::default();
+        let weak = ViewPlan::weak(size, resize, &mut rng(seed));
+        for leader in [weak, ViewPlan::strong(size, resize, &mut rng(seed))] {
+            let follower = leader.follower(range, &mut rng(!seed));
+            prop_assert_eq!((follower.size(), follower.to_view()), (leader.size(), leader.to_view()));
+            prop_assert_eq!(follower.render(&image, &mut resizer).size(), leader.size());
+            // Its colours are the image's and not the leader's.
+            prop_assert_eq!(leader.follower(never(range), &mut rng(!seed)), weak);
+        }
+        // With a recolouring that is never done, a recoloured view is the weak one.
+        prop_assert_eq!(ViewPlan::recoloured(size, resize, never(range), &mut rng(seed)), weak);
+    }
+
+    #[test]
+    fn what_is_never_done_leaves_the_image(size in extreme_size(), range in any_recolouring(), seed in any::<u64>()) {
+        let image = patterned(size);
+        let mut view = image.clone();
+        never(range).draw(size, &mut rng(seed)).apply(&mut view);
+        prop_assert_eq!(view, image);
+    }
+
+    #[test]
+    fn a_constant_image_stays_when_blurred(size in extreme_size(), level in any::<u8>(), sigma in 0.0f32..40.0) {
+        let image = RgbImage::new(size.0, size.1, vec![level; 3 * size.0 as usize * size.1 as usize]);
+        let mut view = image.clone();
+        Photometric::Blur { sigma }.apply(&mut view);
+        prop_assert_eq!(view, image);
     }
 }
 

@@ -5,7 +5,10 @@
 //! makes the pixels, [`ViewPlan::to_view`] the map of the boxes.
 
 mod bilinear;
+mod blur;
+mod hue;
 mod photometric;
+mod recolour;
 
 use fast_image_resize as fir;
 use lacuna_boxes::Affine;
@@ -14,6 +17,7 @@ use crate::decode::RgbImage;
 pub use bilinear::bilinear;
 use lacuna_random::Rng;
 pub use photometric::Photometric;
+pub use recolour::{ColorJitter, Erasing, GaussianBlur, RandomErasing, Recolour, RecolourRange};
 
 /// How large a view is, its aspect ratio being that of the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,14 +69,13 @@ impl ResizeRange {
     }
 }
 
-/// What is done to an image to make one of its views: resize, then flip, then one photometric
-/// operation.
+/// What is done to an image to make one of its views: resize, then flip, then what changes colours.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ViewPlan {
     image_size: (u32, u32),
     size: (u32, u32),
     flip: bool,
-    photometric: Photometric,
+    recolour: Recolour,
 }
 
 impl ViewPlan {
@@ -85,13 +88,29 @@ impl ViewPlan {
     /// The student's view: resize, flip and one photometric operation.
     pub fn strong(image_size: (u32, u32), resize: ResizeRange, rng: &mut Rng) -> Self {
         let weak = Self::weak(image_size, resize, rng);
-        Self { photometric: Photometric::draw(rng), ..weak }
+        Self { recolour: Photometric::draw(rng).into(), ..weak }
+    }
+
+    /// Resize, flip and a recolouring.
+    pub fn recoloured(
+        image_size: (u32, u32),
+        resize: ResizeRange,
+        recolour: RecolourRange,
+        rng: &mut Rng,
+    ) -> Self {
+        Self::weak(image_size, resize, rng).follower(recolour, rng)
+    }
+
+    /// A view with this one's resize and flip, and a recolouring of its own in place of this one's
+    /// colours.
+    pub fn follower(self, recolour: RecolourRange, rng: &mut Rng) -> Self {
+        Self { recolour: recolour.draw(self.size, rng), ..self }
     }
 
     /// The view at test time: resize alone, nothing drawn.
     pub fn plain(image_size: (u32, u32), resize: Resize) -> Self {
         let size = resize.view_size(image_size);
-        Self { image_size, size, flip: false, photometric: Photometric::Identity }
+        Self { image_size, size, flip: false, recolour: Recolour::default() }
     }
 
     /// Width and height of the view.
@@ -115,7 +134,7 @@ impl ViewPlan {
         if self.flip {
             flip_horizontal(&mut view);
         }
-        self.photometric.apply(&mut view);
+        self.recolour.apply(&mut view);
         view
     }
 }

@@ -1,48 +1,45 @@
+use super::blur::blur;
+use super::hue::turn_hues;
 use crate::decode::RgbImage;
 use lacuna_random::Rng;
 
 /// One operation on colours that leaves every object where it is, with Pillow's meaning of each
-/// (`ImageOps` and `ImageEnhance`; fixture `fixtures/photometric`).
+/// (`ImageOps`, `ImageEnhance` and `ImageFilter`; fixtures `fixtures/photometric` and
+/// `fixtures/recolour`), equal in every sample.
 ///
 /// A `factor` enhances: 0 takes the property away, 1 leaves the image as it is, more exaggerates.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Photometric {
+    #[default]
     Identity,
     /// Stretch each channel over the whole of 0..=255.
     AutoContrast,
     /// Make the histogram of each channel as flat as a table can.
     Equalize,
     /// Invert the samples at and above the threshold.
-    Solarize {
-        threshold: u8,
-    },
+    Solarize { threshold: u8 },
     /// Blend with the grey image.
-    Color {
-        factor: f32,
-    },
+    Color { factor: f32 },
     /// Blend with the mean grey.
-    Contrast {
-        factor: f32,
-    },
+    Contrast { factor: f32 },
     /// Blend with black.
-    Brightness {
-        factor: f32,
-    },
+    Brightness { factor: f32 },
     /// Blend with the smoothed image.
-    Sharpness {
-        factor: f32,
-    },
+    Sharpness { factor: f32 },
     /// Keep the upper `bits` of each sample, 1 to 8.
-    Posterize {
-        bits: u8,
-    },
+    Posterize { bits: u8 },
+    /// Turn all hues by this part of the colour circle, from −½ to ½, as torchvision does.
+    Hue { turn: f32 },
+    /// Blur with a Gaussian of this standard deviation, in pixels.
+    Blur { sigma: f32 },
 }
 
 /// A new value for each value of a sample.
 type Table = [u8; 256];
 
 impl Photometric {
-    /// One of the nine operations, each equally likely, of a strength within the paper's ranges.
+    /// One of the paper's nine operations, each equally likely, of a strength within its ranges. Hue
+    /// and blur are not among them.
     pub fn draw(rng: &mut Rng) -> Self {
         let operation = rng.below(9);
         let mut factor = || rng.range(0.28, 1.72) as f32;
@@ -78,6 +75,8 @@ impl Photometric {
                 assert!((1..=8).contains(&bits), "posterize to {bits} bits");
                 map(image, |v| v & (u8::MAX << (8 - bits)));
             }
+            Self::Hue { turn } => turn_hues(image, turn),
+            Self::Blur { sigma } => blur(image, sigma),
         }
     }
 }
