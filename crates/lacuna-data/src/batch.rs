@@ -13,7 +13,7 @@ use lacuna_boxes::Affine;
 use lacuna_random::{Purpose, Rng};
 use serde::{Deserialize, Serialize};
 
-use crate::augment::{Resize, ResizeRange, Resizer, ViewPlan};
+use crate::augment::{RecolourRange, Resize, ResizeRange, Resizer, ViewPlan};
 use crate::dataset::{Dataset, Image, Object};
 use crate::decode::{self, ImageError, OnBadImage, RgbImage};
 use crate::error::Result;
@@ -31,14 +31,24 @@ pub enum Recipe {
     Strong(ResizeRange),
     /// For evaluation: resize.
     Plain(Resize),
+    /// Resize, flip, several changes of colour.
+    Recoloured(ResizeRange, RecolourRange),
+    /// The resize and flip of the view before it in the list, then several changes of colour of its
+    /// own in place of that view's.
+    Follower(RecolourRange),
 }
 
 impl Recipe {
-    fn plan(self, image_size: (u32, u32), rng: &mut Rng) -> ViewPlan {
+    /// `before` is the plan of the recipe before this one.
+    fn plan(self, image_size: (u32, u32), before: Option<ViewPlan>, rng: &mut Rng) -> ViewPlan {
         match self {
             Self::Weak(range) => ViewPlan::weak(image_size, range, rng),
             Self::Strong(range) => ViewPlan::strong(image_size, range, rng),
             Self::Plain(resize) => ViewPlan::plain(image_size, resize),
+            Self::Recoloured(range, recolour) => ViewPlan::recoloured(image_size, range, recolour, rng),
+            Self::Follower(recolour) => {
+                before.expect("the first recipe is no follower").follower(recolour, rng)
+            }
         }
     }
 }
@@ -192,13 +202,18 @@ impl Loader {
     ///
     /// # Panics
     /// When batch size, workers or prefetch is 0, or there is no recipe, or one with an empty range of
-    /// sizes.
+    /// sizes, or the first is to follow another.
     pub fn new(dataset: Arc<Dataset>, folder: PathBuf, config: LoaderConfig, start: Position) -> Self {
         let LoaderConfig { batch_size, workers, prefetch, .. } = config;
         assert!(batch_size > 0 && workers > 0 && prefetch > 0 && !config.recipes.is_empty(), "{config:?}");
-        let sides = config.recipes.iter().map(|recipe| match recipe {
-            Recipe::Weak(range) | Recipe::Strong(range) => (range.short_side, range.long_side_max),
-            Recipe::Plain(resize) => ((resize.short_side, resize.short_side), resize.long_side_max),
+        let first_follows = matches!(config.recipes[0], Recipe::Follower(_));
+        assert!(!first_follows, "the first recipe has none before it to follow: {:?}", config.recipes);
+        let sides = config.recipes.iter().filter_map(|recipe| match recipe {
+            Recipe::Weak(range) | Recipe::Strong(range) | Recipe::Recoloured(range, _) => {
+                Some((range.short_side, range.long_side_max))
+            }
+            Recipe::Plain(resize) => Some(((resize.short_side, resize.short_side), resize.long_side_max)),
+            Recipe::Follower(_) => None,
         });
         for ((low, high), long) in sides {
             assert!(0 < low && low <= high && long > 0, "short side {low} to {high}, long side {long}");
@@ -374,11 +389,13 @@ impl BatchMaker {
                 }
                 Err(error) => return Err(error.into()),
             };
+            let mut before = None;
             for (n, (recipe, (plans, views))) in recipes.iter().zip(&mut rendered).enumerate() {
                 let mut rng = Rng::new(Purpose::View { recipe: n as u32 }, *seed, position.epoch, id);
-                let plan = recipe.plan((width, height), &mut rng);
+                let plan = recipe.plan((width, height), before, &mut rng);
                 views.push(plan.render(&image, resizer));
                 plans.push(plan);
+                before = Some(plan);
             }
             batch.images.push(index);
             batch.objects.push(self.dataset.objects_of(index));

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lacuna_boxes::Box2;
-use lacuna_data::augment::{Resize, ResizeRange};
+use lacuna_data::augment::{RecolourRange, Resize, ResizeRange};
 use lacuna_data::batch::{Batch, Loader, LoaderConfig, Normalize, Order, Position, Recipe, SIZE_DIVISOR};
 use lacuna_data::decode::OnBadImage;
 use lacuna_data::{Builder, Dataset, Xywh};
@@ -77,6 +77,40 @@ fn workers_change_nothing() {
     let one = with(1);
     assert_same(&one, &with(2));
     assert_same(&one, &with(8));
+}
+
+#[test]
+fn a_follower_has_the_geometry_of_the_view_before_it_and_changes_no_other_view() {
+    let (folder, dataset) = made(10);
+    let first = [Recipe::Recoloured(RANGE, RecolourRange::UNBIASED_TEACHER), Recipe::Weak(RANGE)];
+    let followers = [RecolourRange::CO_MINING, RecolourRange::UNBIASED_TEACHER].map(Recipe::Follower);
+    let with = |recipes: &[Recipe], workers| {
+        let config = LoaderConfig { recipes: recipes.to_vec(), workers, ..config() };
+        load(folder.path(), &dataset, config, Position::default(), 12)
+    };
+    let batches = with(&[first, followers].concat(), 2);
+    for batch in &batches {
+        let (leader, followers) = (&batch.views[1], &batch.views[2..]);
+        for follower in followers {
+            assert_eq!((&follower.sizes, &follower.to_view), (&leader.sizes, &leader.to_view));
+            assert_eq!((follower.height, follower.width), (leader.height, leader.width));
+        }
+    }
+    // A recoloured view has a geometry of its own.
+    assert!(batches.iter().any(|b| b.views[0].to_view != b.views[1].to_view));
+    // Of an image in five, Co-mining leaves the colours.
+    let recoloured = batches.iter().filter(|b| b.views[2].pixels != b.views[1].pixels).count();
+    assert!(recoloured > 6, "{recoloured} of 12");
+    assert!(batches.iter().all(|b| b.views[3].pixels != b.views[2].pixels));
+    assert_same(&batches, &with(&[first, followers].concat(), 1));
+    for (batch, without) in batches.iter().zip(with(&first, 2)) {
+        assert_eq!(batch.views[..2], without.views);
+    }
+    // A view depends on the place of its recipe, not on those before.
+    let others = [Recipe::Strong(RANGE), Recipe::Weak(RANGE), followers[0]];
+    for (batch, other) in batches.iter().zip(with(&others, 2)) {
+        assert_eq!(batch.views[1..3], other.views[1..]);
+    }
 }
 
 #[test]
@@ -253,5 +287,13 @@ fn a_loader_can_be_dropped_at_any_time() {
 fn an_empty_range_of_sizes_is_found_at_once() {
     let (folder, dataset) = made(1);
     let recipes = vec![Recipe::Weak(ResizeRange { short_side: (64, 32), long_side_max: 100 })];
+    Loader::new(dataset, folder.path().into(), LoaderConfig { recipes, ..config() }, Position::default());
+}
+
+#[test]
+#[should_panic(expected = "the first recipe has none before it to follow")]
+fn a_recipe_that_follows_none_is_found_at_once() {
+    let (folder, dataset) = made(1);
+    let recipes = vec![Recipe::Follower(RecolourRange::CO_MINING), Recipe::Weak(RANGE)];
     Loader::new(dataset, folder.path().into(), LoaderConfig { recipes, ..config() }, Position::default());
 }
