@@ -82,6 +82,8 @@ fn resize_640x480(bencher: Bencher, size: (u32, u32)) {
     Photometric::Brightness { factor: 1.5 },
     Photometric::Sharpness { factor: 1.5 },
     Photometric::Posterize { bits: 3 },
+    Photometric::Hue { turn: 0.1 },
+    Photometric::Blur { sigma: 1.0 },
 ])]
 fn photometric_640x480(bencher: Bencher, operation: Photometric) {
     let image = picture();
