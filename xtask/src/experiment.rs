@@ -141,6 +141,15 @@ fn write(table: &Table, name: &str, jobs: &[(Place, Job)]) -> anyhow::Result<()>
     Ok(())
 }
 
+/// Beside a run: the seconds of one core that an iteration took, of those after the last interruption.
+const COST: &str = "seconds.txt";
+
+/// What this process took so far.
+fn processor_time() -> Duration {
+    let usage = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(usage.tv_sec.unsigned_abs(), u32::try_from(usage.tv_nsec).unwrap_or(0))
+}
+
 enum Ran {
     ToItsEnd,
     /// It had come to its end before.
@@ -166,8 +175,13 @@ impl Job {
             let begun = self.folder.join("config.toml").exists();
             let begin = if begun { Begin::Resume } else { Begin::New(IfExists::Refuse) };
             let mut watch = Watch::new(self.config.train.iterations, deadline);
+            let before = processor_time();
             match train(self.config.clone(), &self.folder, begin, &mut watch) {
-                Ok(_) => {}
+                Ok(finished) => {
+                    let seconds =
+                        (processor_time() - before).as_secs_f64() / finished.iterations.max(1) as f64;
+                    fs::write(self.folder.join(COST), format!("{seconds:.4}\n"))?;
+                }
                 Err(TrainError::Running { .. }) => return Ok(Ran::Elsewhere),
                 Err(TrainError::Interrupted { iteration, of, .. }) => {
                     println!(
@@ -194,6 +208,8 @@ static STOPPED: AtomicBool = AtomicBool::new(false);
 pub struct Outcome {
     pub ap: f64,
     pub ap50: f64,
+    /// Of one core, an iteration.
+    pub seconds: Option<f64>,
 }
 
 /// The whole configuration of a run, and where it is kept.
@@ -271,7 +287,10 @@ fn outcome(job: &Job) -> anyhow::Result<Option<Outcome>> {
         return Ok(None);
     }
     let of = |who: &str| {
-        Some(Outcome { ap: number(&format!("{who}_ap"))?, ap50: number(&format!("{who}_ap50"))? })
+        let (ap, ap50) = (number(&format!("{who}_ap"))?, number(&format!("{who}_ap50"))?);
+        let seconds =
+            fs::read_to_string(job.folder.join(COST)).ok().and_then(|text| text.trim().parse().ok());
+        Some(Outcome { ap, ap50, seconds })
     };
     match of("teacher").or_else(|| of("student")) {
         Some(outcome) => Ok(Some(outcome)),

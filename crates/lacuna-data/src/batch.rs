@@ -137,7 +137,7 @@ pub struct Batch {
 }
 
 /// A view of each image of a batch, in one block.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct View {
     pub height: usize,
     pub width: usize,

@@ -6,10 +6,11 @@ use lacuna_boxes::{Affine, Box2, Detection, best_iou};
 use lacuna_random::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::faster_rcnn::{FasterRcnn, FasterRcnnConfig};
+use crate::faster_rcnn::{FasterRcnn, FasterRcnnConfig, TwoViews};
 use crate::fcos::{Fcos, FcosConfig};
 use crate::layers::Init;
-use crate::losses::{LossSum, iou_gradient};
+use crate::losses::{LossSum, focal, iou_gradient, sigmoid};
+use crate::ops::{self, FocalLoss};
 use crate::resnet::ResNetConfig;
 use crate::retinanet::{RetinaNet, RetinaNetConfig};
 
@@ -18,6 +19,8 @@ use crate::retinanet::{RetinaNet, RetinaNetConfig};
 pub struct Images {
     /// `[N, H, W, 3]`, normalised, zero to the right of and below each view.
     pub pixels: Tensor<4>,
+    /// The same views in other colours, for a detector of two views.
+    pub recoloured: Option<Tensor<4>>,
     /// Width and height of each view in `pixels`.
     pub sizes: Vec<(u32, u32)>,
     /// The map from each image to its view. Boxes outside a detector are those of the image.
@@ -70,6 +73,7 @@ pub struct Target {
 }
 
 /// The targets of a view, in its coordinates.
+#[derive(Clone)]
 pub(crate) struct Objects {
     pub boxes: Vec<Box2>,
     pub classes: Vec<usize>,
@@ -147,10 +151,56 @@ impl NegativeWeight<'_> {
     }
 }
 
+/// Background recalibration (Zhang et al., 2020), for one-stage detectors: a negative sample far from all targets may be
+/// an object that nobody annotated. It counts little, and where the detector says that it is an object, it is pulled
+/// there instead of away: with `p` the probability of a class, its focal loss `(1 − α)·p^γ·(−ln(1 − p))` becomes
+/// `(1 − α)·(1 − p)^γ·(−ln p)` where `1 − p` is below `turn`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Recalibration {
+    /// A negative sample with a smaller IoU with every target is one of them.
+    pub iou_max: f32,
+    pub weight: f32,
+    pub turn: f32,
+}
+
+impl Recalibration {
+    pub(crate) fn confuses(&self, sample: Box2, objects: &Objects) -> bool {
+        best_iou(sample, objects.boxes.iter().copied()).is_none_or(|(_, iou)| iou < self.iou_max)
+    }
+
+    /// What the loss of the classes that are turned is more than it would be: `logits [rows, n_classes]`, of which
+    /// `confused` are the rows and `weights` the weights.
+    pub(crate) fn turned(
+        &self,
+        logits: Tensor<2>,
+        confused: &[usize],
+        weights: &[f32],
+        FocalLoss { alpha, gamma }: FocalLoss,
+    ) -> Tensor<1> {
+        let [_, n_classes] = logits.dims();
+        let values = ops::values(logits.clone());
+        let mut sum = LossSum::new(values.len());
+        for &row in confused {
+            let first = row * n_classes;
+            for (class, &logit) in values[first..][..n_classes].iter().enumerate() {
+                if 1.0 - sigmoid(logit) < self.turn {
+                    let ((there, [to]), (away, [from])) = (focal(logit, gamma), focal(-logit, gamma));
+                    sum.add(first + class, (1.0 - alpha) * weights[row], (there - away, [to + from]));
+                }
+            }
+        }
+        sum.into_tensor(logits)
+    }
+}
+
 #[derive(Clone, Copy, Default)]
 pub struct LossOptions<'a> {
     pub normalization: Normalization,
     pub negative_weight: Option<NegativeWeight<'a>>,
+    /// RetinaNet and FCOS.
+    pub recalibration: Option<Recalibration>,
+    /// Faster R-CNN: γ of the focal loss by which proposals are classified; cross entropy without.
+    pub proposal_gamma: Option<f32>,
 }
 
 impl LossOptions<'_> {
@@ -169,6 +219,8 @@ pub enum Term {
     Centerness,
     Objectness,
     ProposalRegression,
+    /// Of the features of one region in two views.
+    Consistency,
 }
 
 /// The terms of a loss, each `[1]`.
@@ -176,6 +228,29 @@ pub enum Term {
 pub struct Losses(pub Vec<(Term, Tensor<1>)>);
 
 impl Losses {
+    /// Term by term.
+    #[must_use]
+    pub fn plus(mut self, other: Self) -> Self {
+        for (term, loss) in other.0 {
+            match self.0.iter_mut().find(|(of, _)| *of == term) {
+                Some((_, sum)) => *sum = sum.clone() + loss,
+                None => self.0.push((term, loss)),
+            }
+        }
+        self
+    }
+
+    #[must_use]
+    pub fn times(self, weight: f32) -> Self {
+        Self(self.0.into_iter().map(|(term, loss)| (term, loss.mul_scalar(weight))).collect())
+    }
+
+    /// Without the terms that are not among these.
+    #[must_use]
+    pub fn only(self, terms: &[Term]) -> Self {
+        Self(self.0.into_iter().filter(|(term, _)| terms.contains(term)).collect())
+    }
+
     pub fn total(&self) -> Tensor<1> {
         let terms = self.0.iter().map(|(_, term)| term.clone());
         terms.reduce(|sum, term| sum + term).expect("every detector has a loss")
@@ -288,6 +363,26 @@ impl Detector {
             Self::RetinaNet(detector) => detector.detect(images, score_min),
             Self::Fcos(detector) => detector.detect(images, score_min),
             Self::FasterRcnn(detector) => detector.detect(images, score_min),
+        }
+    }
+
+    /// The loss of two views of each image, and the targets that were added to the second: see
+    /// [`FasterRcnn::two_view_loss`].
+    ///
+    /// # Panics
+    /// When it is not a Faster R-CNN of two views.
+    pub fn two_view_loss(
+        &self,
+        images: &Images,
+        targets: &[Vec<Target>],
+        two_views: &TwoViews,
+        options: &LossOptions,
+        rngs: &mut [Rng],
+    ) -> (Losses, Vec<Vec<Detection>>) {
+        images.check();
+        match self {
+            Self::FasterRcnn(detector) => detector.two_view_loss(images, targets, two_views, options, rngs),
+            _ => panic!("only Faster R-CNN has a loss of two views"),
         }
     }
 

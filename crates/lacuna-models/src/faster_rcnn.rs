@@ -3,7 +3,7 @@
 
 use burn::Tensor;
 use burn::module::Module;
-use lacuna_boxes::{Box2, Detection, Score, nms};
+use lacuna_boxes::{Box2, Detection, Score, iou, nms};
 use lacuna_random::Rng;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,16 @@ pub struct FasterRcnnConfig {
     /// The proposals of an image that the box head learns from.
     pub proposal_samples: Samples,
     pub post_process: PostProcess,
+    /// Regions are proposed from two views of one geometry, one of them in other colours (SAOD), and classified in the
+    /// first. Said only where it is so.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub two_views: bool,
+}
+
+// Serde asks for a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,6 +80,7 @@ impl FasterRcnnConfig {
             anchor_samples: Samples { count: 256, positive_share: 0.5 },
             proposal_samples: Samples { count: 512, positive_share: 0.25 },
             post_process: PostProcess { score_min: 0.05, nms_iou_max: 0.5, detections_max: 100 },
+            two_views: false,
         }
     }
 
@@ -93,12 +104,13 @@ impl FasterRcnnConfig {
 
     pub(crate) fn init(&self, init: &mut Init) -> FasterRcnn {
         let backbone = Backbone::p2_to_p6(&self.backbone, self.width, init);
+        let rpn_width = if self.two_views { 2 * self.width } else { self.width };
         let mut conv =
-            |outputs, window| Conv::with_bias(self.width, outputs, window, Draw::Normal { std: 0.01 }, init);
+            |outputs, window| Conv::with_bias(rpn_width, outputs, window, Draw::Normal { std: 0.01 }, init);
         let (one, three) = (Window::new(1, 1, 0), Window::new(3, 1, 1));
         let anchors = self.anchors.per_location();
         let head = RpnHead {
-            conv: vec![[conv(self.width, three)]],
+            conv: vec![[conv(rpn_width, three)]],
             cls_logits: conv(anchors, one),
             bbox_pred: conv(4 * anchors, one),
         };
@@ -185,6 +197,13 @@ pub struct Proposal {
     pub bounds: Box2,
 }
 
+/// A box of a view that was proposed, and how surely it is an object.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Proposed {
+    pub bounds: Box2,
+    pub objectness: f32,
+}
+
 /// What the box head says of the proposals, which are in an order of its own.
 pub struct RoiOutput {
     /// `[proposals, 1 + n_classes]`
@@ -200,6 +219,26 @@ impl FasterRcnn {
         self.backbone.forward(images.pixels.clone(), mode)
     }
 
+    /// The features that regions are proposed from: with two views, those of both, channel by channel.
+    fn proposing(&self, images: &Images, features: &Levels, recoloured: Option<&Levels>) -> RpnOutput {
+        match recoloured {
+            Some(recoloured) => {
+                let both = features.iter().zip(recoloured);
+                let both: Levels = both.map(|(a, b)| Tensor::cat(vec![a.clone(), b.clone()], 3)).collect();
+                self.rpn(images, &both)
+            }
+            None => self.rpn(images, features),
+        }
+    }
+
+    /// Those of the view in other colours, for a detector of two.
+    fn recoloured(&self, images: &Images, mode: Mode) -> Option<Levels> {
+        self.config.two_views.then(|| {
+            let pixels = images.recoloured.clone().expect("a detector of two views is given both");
+            self.backbone.forward(pixels, mode)
+        })
+    }
+
     pub fn rpn(&self, images: &Images, features: &Levels) -> RpnOutput {
         let Pyramid { rows, levels } = Pyramid::of(features);
         let RpnHead { conv, cls_logits, bbox_pred } = &self.rpn.head;
@@ -213,7 +252,7 @@ impl FasterRcnn {
         }
     }
 
-    /// The proposals of each image, best first: `objectness [rows]`, `deltas [rows, 4]`.
+    /// The proposals of each image, best first, and how surely each is an object: `objectness [rows]`, `deltas [rows, 4]`.
     pub fn propose(
         &self,
         images: &Images,
@@ -221,7 +260,7 @@ impl FasterRcnn {
         objectness: &[f32],
         deltas: &[[f32; 4]],
         limits: Proposals,
-    ) -> Vec<Vec<Box2>> {
+    ) -> Vec<Vec<Proposed>> {
         let of_image = |image: usize| {
             let (mut boxes, mut scores, mut levels) = (Vec::new(), Vec::new(), Vec::new());
             for (number, level) in anchors.levels().enumerate() {
@@ -240,12 +279,20 @@ impl FasterRcnn {
                 }
             }
             let kept = nms(&boxes, &scores, &levels, PROPOSAL_NMS_IOU_MAX);
-            kept.into_iter().take(limits.per_image).map(|index| boxes[index]).collect()
+            let proposed = |index: usize| Proposed { bounds: boxes[index], objectness: scores[index] };
+            kept.into_iter().take(limits.per_image).map(proposed).collect()
         };
         (0..images.sizes.len()).into_par_iter().map(of_image).collect()
     }
 
     pub fn classify(&self, features: &Levels, proposals: &[Proposal]) -> RoiOutput {
+        let (x, order) = self.embed(features, proposals);
+        let BoxPredictor { cls_score, bbox_pred } = &self.roi_heads.box_predictor;
+        RoiOutput { logits: cls_score.forward(x.clone(), false), deltas: bbox_pred.forward(x, false), order }
+    }
+
+    /// What the box head makes of the proposals, `[proposals, head_width]`, and the proposal of each row.
+    fn embed(&self, features: &Levels, proposals: &[Proposal]) -> (Tensor<2>, Vec<usize>) {
         let pooled_levels = features.len() - 1; // The coarsest is for large anchors only.
         let (mut regions, mut order) = (vec![Vec::new(); pooled_levels], vec![Vec::new(); pooled_levels]);
         for (index, &Proposal { image, bounds }) in proposals.iter().enumerate() {
@@ -265,25 +312,22 @@ impl FasterRcnn {
             ops::roi_align(map.clone(), regions, align)
         });
         let pooled = Tensor::cat(pooled.collect(), 0); // [proposals, 7, 7, C]
-        let RoiHeads { box_head, box_predictor } = &self.roi_heads;
+        let BoxHead { fc6, fc7 } = &self.roi_heads.box_head;
         let inputs = ROI_SIZE * ROI_SIZE * self.config.width;
-        let x = box_head.fc6.forward(pooled.reshape([proposals.len(), inputs]), true);
-        let x = box_head.fc7.forward(x, true);
-        RoiOutput {
-            logits: box_predictor.cls_score.forward(x.clone(), false),
-            deltas: box_predictor.bbox_pred.forward(x, false),
-            order: order.concat(),
-        }
+        let x = fc6.forward(pooled.reshape([proposals.len(), inputs]), true);
+        (fc7.forward(x, true), order.concat())
     }
 
     pub fn detect(&self, images: &Images, score_min: f32) -> Vec<Vec<Detection>> {
         let post_process = self.config.post_process.above(score_min);
         let features = self.features(images, Mode::Inference);
-        let RpnOutput { objectness, deltas, anchors } = self.rpn(images, &features);
+        let recoloured = self.recoloured(images, Mode::Inference);
+        let RpnOutput { objectness, deltas, anchors } =
+            self.proposing(images, &features, recoloured.as_ref());
         let (objectness, deltas) = (ops::values(objectness), ops::values(deltas));
         let proposed =
             self.propose(images, &anchors, &objectness, deltas.as_chunks().0, self.config.proposals);
-        let proposals: Vec<Proposal> = flat(&proposed).collect();
+        let proposals: Vec<Proposal> = flat(&boxes_of(proposed)).collect();
         let mut found = vec![Vec::new(); images.sizes.len()];
         for proposals in proposals.chunks(AT_ONCE) {
             self.detect_in(images, &features, proposals, post_process.score_min, &mut found);
@@ -303,7 +347,18 @@ impl FasterRcnn {
         found: &mut [Vec<Detection>],
     ) {
         let RoiOutput { logits, deltas, order } = self.classify(features, proposals);
-        let (logits, deltas) = (ops::values(logits), ops::values(deltas));
+        self.read(images, proposals, (&ops::values(logits), &ops::values(deltas), &order), score_min, found);
+    }
+
+    /// The detections in what the box head said of the proposals.
+    fn read(
+        &self,
+        images: &Images,
+        proposals: &[Proposal],
+        (logits, deltas, order): (&[f32], &[f32], &[usize]),
+        score_min: f32,
+        found: &mut [Vec<Detection>],
+    ) {
         let outputs = self.config.n_classes + 1;
         // In the order of the proposals, so that of equal scores the better proposal's comes first.
         let mut rows: Vec<usize> = (0..order.len()).collect();
@@ -331,23 +386,90 @@ impl FasterRcnn {
         options: &LossOptions,
         rngs: &mut [Rng],
     ) -> Losses {
+        assert!(!self.config.two_views, "a detector of two views learns from both");
         let features = self.features(images, Mode::Training);
         let objects = images.targets_in_views(targets, self.config.n_classes);
-        let rpn = self.rpn(images, &features);
+        let (mut losses, proposed) = self.proposing_loss(images, &features, None, &objects, options, rngs);
+        let proposed: Vec<Vec<Box2>> = boxes_of(proposed);
+        let output = self.sample(&features, &proposed, &objects, rngs);
+        losses.extend(self.roi_loss(output, &objects, options));
+        Losses(losses)
+    }
+
+    /// The loss of two views of one geometry (SAOD, "SparseDet": Suri et al., 2023), and the detections in the first that
+    /// were targets of the second, in each image's coordinates.
+    ///
+    /// Regions are proposed from both views together. With `mining`, those that are surely objects, though nothing is
+    /// annotated there, are kept out of what the box head samples, and its features of them are drawn together. The first
+    /// view learns the annotations, the second also what was found in the first; their losses are averaged.
+    pub fn two_view_loss(
+        &self,
+        images: &Images,
+        targets: &[Vec<Target>],
+        two_views: &TwoViews,
+        options: &LossOptions,
+        rngs: &mut [Rng],
+    ) -> (Losses, Vec<Vec<Detection>>) {
+        let features = self.features(images, Mode::Training);
+        let recoloured = self.recoloured(images, Mode::Training).expect("a detector of two views");
+        let objects = images.targets_in_views(targets, self.config.n_classes);
+        let (mut losses, proposed) =
+            self.proposing_loss(images, &features, Some(&recoloured), &objects, options, rngs);
+        let (proposed, mined): (Vec<Vec<Box2>>, Vec<Vec<Box2>>) = match two_views.mining {
+            Some(mining) => {
+                let of_image =
+                    |(proposed, objects): (Vec<Proposed>, &Objects)| mining.split(proposed, objects);
+                proposed.into_iter().zip(&objects).map(of_image).unzip()
+            }
+            None => (boxes_of(proposed), vec![Vec::new(); objects.len()]),
+        };
+
+        let first = self.sample(&features, &proposed, &objects, rngs);
+        let found = self.found_in(images, &first, two_views.score_min);
+        let labelled: Vec<Objects> =
+            objects.iter().zip(&found).map(|(objects, found)| with_found(objects, found)).collect();
+        let second = self.sample(&recoloured, &proposed, &labelled, rngs);
+        let views = [self.roi_loss(first, &objects, options), self.roi_loss(second, &labelled, options)]
+            .map(Vec::from);
+        let [first, second] = views.map(Losses);
+        losses.extend(first.plus(second).times(0.5).0);
+
+        let mined: Vec<Proposal> = flat(&mined).collect();
+        if let (Some(mining), false) = (two_views.mining, mined.is_empty()) {
+            let [(a, _), (b, _)] = [&features, &recoloured].map(|features| self.embed(features, &mined));
+            losses.push((Term::Consistency, (a - b).powi_scalar(2).mean().mul_scalar(mining.weight)));
+        }
+        let in_images = |(image, found): (usize, Vec<Detection>)| {
+            let to_image = images.to_view[image].inverse();
+            let there = |found: Detection| Detection { bounds: to_image.apply(found.bounds), ..found };
+            found.into_iter().map(there).collect()
+        };
+        (Losses(losses), found.into_iter().enumerate().map(in_images).collect())
+    }
+
+    /// What the proposal network's samples cost, and its proposals.
+    fn proposing_loss(
+        &self,
+        images: &Images,
+        features: &Levels,
+        recoloured: Option<&Levels>,
+        objects: &[Objects],
+        options: &LossOptions,
+        rngs: &mut [Rng],
+    ) -> (Vec<(Term, Tensor<1>)>, Vec<Vec<Proposed>>) {
+        let rpn = self.proposing(images, features, recoloured);
         let (objectness, deltas) = (ops::values(rpn.objectness.clone()), ops::values(rpn.deltas.clone()));
         let deltas = deltas.as_chunks().0;
         let proposed =
             self.propose(images, &rpn.anchors, &objectness, deltas, self.config.training_proposals);
         let RpnLoss { objectness, regression, through_weights } =
-            self.rpn_loss(&rpn, &objectness, deltas, &objects, options, rngs);
+            self.rpn_loss(&rpn, &objectness, deltas, objects, options, rngs);
         let objectness = objectness.into_tensor(rpn.objectness);
-        let [classification, box_regression] = self.roi_loss(&features, proposed, &objects, options, rngs);
-        Losses(vec![
+        let losses = vec![
             (Term::Objectness, with_gradient(objectness, through_weights, &rpn.deltas)),
             (Term::ProposalRegression, regression.into_tensor(rpn.deltas)),
-            classification,
-            box_regression,
-        ])
+        ];
+        (losses, proposed)
     }
 
     /// The sums over sampled anchors: of objectness, and of the deltas of positive ones.
@@ -398,30 +520,52 @@ impl FasterRcnn {
         RpnLoss { objectness: scores, regression, through_weights }
     }
 
-    /// The losses of sampled proposals, among which every object is proposed, too.
-    fn roi_loss(
+    /// What the box head says of a sample of the proposals, among which every object is proposed, too.
+    fn sample(
         &self,
         features: &Levels,
-        mut proposed: Vec<Vec<Box2>>,
+        proposed: &[Vec<Box2>],
         objects: &[Objects],
-        options: &LossOptions,
         rngs: &mut [Rng],
-    ) -> [(Term, Tensor<1>); 2] {
+    ) -> Sampled {
         let (mut proposals, mut matched, mut counts) = (Vec::new(), Vec::new(), Vec::new());
-        for (image, (proposed, objects)) in proposed.iter_mut().zip(objects).enumerate() {
-            proposed.extend(&objects.boxes);
-            let matches = PROPOSAL_MATCHER.matches(proposed, &objects.boxes);
+        for (image, (proposed, objects)) in proposed.iter().zip(objects).enumerate() {
+            let proposed: Vec<Box2> = proposed.iter().chain(&objects.boxes).copied().collect();
+            let matches = PROPOSAL_MATCHER.matches(&proposed, &objects.boxes);
             let samples = self.config.proposal_samples.draw(&matches, &mut rngs[image]);
             counts.push(samples.len());
             proposals.extend(samples.iter().map(|&sample| Proposal { image, bounds: proposed[sample] }));
             matched.extend(samples.iter().map(|&sample| matches[sample]));
         }
+        let output = self.classify(features, &proposals);
+        Sampled { proposals, matched, counts, output }
+    }
+
+    /// The detections of each view with a score above `score_min` in what was sampled, without doubles.
+    fn found_in(&self, images: &Images, sampled: &Sampled, score_min: f32) -> Vec<Vec<Detection>> {
+        let RoiOutput { logits, deltas, order } = &sampled.output;
+        let (logits, deltas) = (ops::values(logits.clone()), ops::values(deltas.clone()));
+        let mut found = vec![Vec::new(); images.sizes.len()];
+        self.read(images, &sampled.proposals, (&logits, &deltas, order), score_min, &mut found);
+        found.into_iter().map(|found| without_doubles(&found, DOUBLE_IOU_MAX)).collect()
+    }
+
+    /// The losses of sampled proposals.
+    fn roi_loss(
+        &self,
+        sampled: Sampled,
+        objects: &[Objects],
+        options: &LossOptions,
+    ) -> [(Term, Tensor<1>); 2] {
+        let Sampled { proposals, matched, counts, output } = sampled;
         let factors = options.normalization.factors(&counts);
         let negative_weight = options.negative_weight.filter(|negative| negative.proposals);
 
-        let RoiOutput { logits, deltas, order } = self.classify(features, &proposals);
+        let RoiOutput { logits, deltas, order } = output;
         let (scores, predicted) = (ops::values(logits.clone()), ops::values(deltas.clone()));
         let outputs = self.config.n_classes + 1;
+        // With a γ of 0 it is cross entropy.
+        let gamma = options.proposal_gamma.unwrap_or(0.0);
         let mut through_weights = options.through_weights(predicted.len());
         let (mut classification, mut regression) =
             (LossSum::new(scores.len()), LossSum::new(predicted.len()));
@@ -432,7 +576,7 @@ impl FasterRcnn {
             let predicted = predicted[4 * row * outputs..][..4 * outputs].as_chunks().0;
             if let Match::Object(object) = matched[index] {
                 let class = objects.classes[object] + 1;
-                classification.add_softmax(row * outputs, factor, scores, class);
+                classification.add_softmax_focal(row * outputs, factor, scores, class, gamma);
                 let target = PROPOSAL_CODER.encode(bounds, objects.boxes[object]);
                 let loss = smooth_l1(predicted[class], target, BETA);
                 regression.add(4 * (row * outputs + class), factor, loss);
@@ -442,7 +586,7 @@ impl FasterRcnn {
                 let (weight, gradient) = negative_weight.map_or((1.0, None), |negative| {
                     negative.of(bounds, || PROPOSAL_CODER.decode(bounds, predicted[likeliest()]), objects)
                 });
-                let loss = classification.add_softmax(row * outputs, factor * weight, scores, 0);
+                let loss = classification.add_softmax_focal(row * outputs, factor * weight, scores, 0, gamma);
                 if let (Some(sum), Some(gradient)) = (&mut through_weights, gradient) {
                     let class = likeliest();
                     let by_deltas = PROPOSAL_CODER.gradient(bounds, predicted[class], gradient);
@@ -456,6 +600,80 @@ impl FasterRcnn {
             (Term::Regression, regression.into_tensor(deltas)),
         ]
     }
+}
+
+/// What is particular to the loss of two views.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TwoViews {
+    /// What is found in the first view with a score above this is a target of the second.
+    pub score_min: f32,
+    pub mining: Option<Mining>,
+}
+
+/// Which proposals are objects that nobody annotated, probably.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mining {
+    /// They are objects more surely than this.
+    pub objectness_min: f32,
+    /// Their IoU with every annotation is at most this.
+    pub iou_max: f32,
+    /// Of those that overlap more than this one is taken, the surest.
+    pub nms_iou_max: f32,
+    /// What the distance of their features counts.
+    pub weight: f32,
+}
+
+impl Mining {
+    /// The proposals that stay, and those that were mined, without doubles.
+    fn split(&self, proposed: Vec<Proposed>, objects: &Objects) -> (Vec<Box2>, Vec<Box2>) {
+        let is_mined = |Proposed { bounds, objectness }: &Proposed| {
+            *objectness > self.objectness_min
+                && objects.boxes.iter().all(|object| iou(*bounds, *object) <= self.iou_max)
+        };
+        let (mined, left): (Vec<_>, Vec<_>) = proposed.into_iter().partition(is_mined);
+        let (boxes, scores): (Vec<Box2>, Vec<f32>) =
+            mined.into_iter().map(|mined| (mined.bounds, mined.objectness)).unzip();
+        let kept = nms(&boxes, &scores, &vec![0; boxes.len()], self.nms_iou_max.into());
+        (left.into_iter().map(|left| left.bounds).collect(), kept.into_iter().map(|at| boxes[at]).collect())
+    }
+}
+
+/// Targets and detections of one class are the same object from this IoU on (SAOD).
+const DOUBLE_IOU_MAX: f64 = 0.5;
+
+fn without_doubles(found: &[Detection], iou_max: f64) -> Vec<Detection> {
+    let boxes: Vec<Box2> = found.iter().map(|found| found.bounds).collect();
+    let scores: Vec<f32> = found.iter().map(|found| found.score.0).collect();
+    let classes: Vec<usize> = found.iter().map(|found| found.class).collect();
+    nms(&boxes, &scores, &classes, iou_max).into_iter().map(|at| found[at]).collect()
+}
+
+/// The objects, and what was found besides them.
+///
+/// Differs from the reference: there an annotation can suppress another of its class.
+fn with_found(objects: &Objects, found: &[Detection]) -> Objects {
+    let Objects { mut boxes, mut classes } = objects.clone();
+    for Detection { bounds, class, .. } in found {
+        let mut same = objects.boxes.iter().zip(&objects.classes).filter(|(_, of)| *of == class);
+        if !same.any(|(object, _)| f64::from(iou(*object, *bounds)) > DOUBLE_IOU_MAX) {
+            boxes.push(*bounds);
+            classes.push(*class);
+        }
+    }
+    Objects { boxes, classes }
+}
+
+fn boxes_of(proposed: Vec<Vec<Proposed>>) -> Vec<Vec<Box2>> {
+    proposed.into_iter().map(|of_image| of_image.into_iter().map(|one| one.bounds).collect()).collect()
+}
+
+/// Sampled proposals, and what the box head says of them.
+struct Sampled {
+    proposals: Vec<Proposal>,
+    matched: Vec<Match>,
+    /// How many are of each image.
+    counts: Vec<usize>,
+    output: RoiOutput,
 }
 
 /// The sums of a proposal network's loss.

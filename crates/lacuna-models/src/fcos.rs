@@ -173,6 +173,7 @@ impl Fcos {
         let scores = through_weights.as_ref().map(|_| ops::values(logits.clone()));
         let (mut labels, mut weights) = (vec![-1; n], vec![0.0; n]);
         let (mut regression, mut centering) = (LossSum::new(4 * n), LossSum::new(n));
+        let mut confused = Vec::new();
         for (image, (matches, objects)) in matches.iter().zip(&objects).enumerate() {
             let factor = factors[image];
             for ((row, &square), matched) in locations.rows(image).zip(locations.boxes()).zip(matches) {
@@ -185,7 +186,9 @@ impl Fcos {
                     regression.add(4 * row, factor, (loss, distances::gradient(square, by_corners)));
                     let center = centerness_of(distances::encode(square, target));
                     centering.add(row, factor, binary_cross_entropy(centers[row], center));
-                } else if let Some(negative) = options.negative_weight {
+                    continue;
+                }
+                if let Some(negative) = options.negative_weight {
                     let (weight, gradient) = negative.of(square, decoded, objects);
                     weights[row] *= weight;
                     if let (Some(sum), Some(scores), Some(gradient)) =
@@ -195,15 +198,30 @@ impl Fcos {
                         sum.add_gradient(4 * row, factor * loss, distances::gradient(square, gradient));
                     }
                 }
+                if let Some(recalibration) = options.recalibration
+                    && recalibration.confuses(anchor_at(square), objects)
+                {
+                    weights[row] *= recalibration.weight;
+                    confused.push(row);
+                }
             }
         }
+        let turned = options.recalibration.map(|of| of.turned(logits.clone(), &confused, &weights, FOCAL));
         let classification = ops::focal_loss(logits, labels, weights, FOCAL);
+        let classification = turned.into_iter().fold(classification, |sum, turned| sum + turned);
         Losses(vec![
             (Term::Classification, with_gradient(classification, through_weights, &distances)),
             (Term::Regression, regression.into_tensor(distances)),
             (Term::Centerness, centering.into_tensor(centerness)),
         ])
     }
+}
+
+/// What a location stands for where samples are told apart by their overlap with objects: the square anchor that
+/// RetinaNet has there, four strides wide.
+fn anchor_at(square: Box2) -> Box2 {
+    let ((x, y), half) = (square.center(), 2.0 * square.width());
+    Box2::new(x - half, y - half, x + half, y + half)
 }
 
 /// Convolutions, each with group norm and ReLU.

@@ -22,5 +22,5 @@ pub mod weights;
 
 pub use detector::{
     ConfigError, Detector, DetectorConfig, Images, IouOf, LossOptions, Losses, NegativeWeight, Normalization,
-    Target, Term,
+    Recalibration, Target, Term,
 };

@@ -32,10 +32,17 @@ impl LossSum {
         }
     }
 
-    /// [`softmax_cross_entropy`] of the whole row that starts at `start`; the loss before its weight.
-    pub fn add_softmax(&mut self, start: usize, weight: f32, logits: &[f32], class: usize) -> f32 {
+    /// [`softmax_focal`] of the whole row that starts at `start`; the loss before its weight.
+    pub fn add_softmax_focal(
+        &mut self,
+        start: usize,
+        weight: f32,
+        logits: &[f32],
+        class: usize,
+        gamma: f32,
+    ) -> f32 {
         let gradient = &mut self.gradient[start..start + logits.len()];
-        let loss = softmax_cross_entropy(logits, class, weight, gradient);
+        let loss = softmax_focal(logits, class, gamma, weight, gradient);
         self.value += f64::from(weight) * f64::from(loss);
         loss
     }
@@ -127,6 +134,16 @@ pub fn focal_background(logits: &[f32], focal: FocalLoss) -> f32 {
     logits.iter().map(of_class).sum()
 }
 
+/// Focal loss of a sample that is an object with the logit `margin`, without α: `−(1 − p)^γ·ln p` with `p = σ(margin)`.
+/// Of one that is none, `margin` is the negative of its logit.
+pub fn focal(margin: f32, gamma: f32) -> Loss<1> {
+    let (cross_entropy, [by_margin]) = binary_cross_entropy(margin, 1.0);
+    let q = sigmoid(-margin);
+    let scale = q.powf(gamma);
+    // (1 − p)^γ falls by γ·p·(1 − p)^γ where the margin grows.
+    (scale * cross_entropy, [scale * (by_margin - gamma * (1.0 - q) * cross_entropy)])
+}
+
 /// `1 − GIoU` (Rezatofighi et al., 2019), by the corners of the prediction.
 pub fn giou(prediction: Box2, target: Box2) -> Loss<4> {
     const EPSILON: f32 = 1e-7;
@@ -181,11 +198,70 @@ pub fn softmax(logits: &[f32]) -> Vec<f32> {
     softmax_and_log_sum(logits).0
 }
 
-/// `−ln softmax(z)[class]`; `weight` times its gradient is added to `gradient`.
-pub fn softmax_cross_entropy(logits: &[f32], class: usize, weight: f32, gradient: &mut [f32]) -> f32 {
+/// `−(1 − p)^γ·ln p` with `p = softmax(z)[class]`; `weight` times its gradient is added to `gradient`. With γ = 0 it
+/// is cross entropy.
+pub fn softmax_focal(logits: &[f32], class: usize, gamma: f32, weight: f32, gradient: &mut [f32]) -> f32 {
     let (scores, log_sum) = softmax_and_log_sum(logits);
-    for (index, (g, p)) in gradient.iter_mut().zip(scores).enumerate() {
-        *g += weight * if index == class { p - 1.0 } else { p };
+    let cross_entropy = log_sum - logits[class];
+    let (p, q) = (scores[class], 1.0 - scores[class]);
+    let scale = q.powf(gamma);
+    // By ln p: −(1 − p)^γ + γ·p·(1 − p)^(γ−1)·ln p; and ln p by z is 1 of the class less the scores.
+    let slope = if q > 0.0 { -scale - gamma * p * scale / q * cross_entropy } else { 0.0 };
+    for (index, (g, score)) in gradient.iter_mut().zip(scores).enumerate() {
+        let of_class = if index == class { 1.0 } else { 0.0 };
+        *g += weight * slope * (of_class - score);
     }
-    log_sum - logits[class]
+    scale * cross_entropy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The slope of a function between two points near `x`.
+    fn slope(f: impl Fn(f32) -> f32, x: f32) -> f32 {
+        let h = 1e-2;
+        (f(x + h) - f(x - h)) / (2.0 * h)
+    }
+
+    #[test]
+    fn focal_loss_has_its_gradient() {
+        for margin in [-6.0f32, -1.0, 0.0, 0.3, 2.0, 7.0] {
+            for gamma in [0.5f32, 1.5, 2.0] {
+                let (loss, [by_margin]) = focal(margin, gamma);
+                let p = 1.0 / (1.0 + f64::from(-margin).exp());
+                let expected = -(1.0 - p).powf(f64::from(gamma)) * p.ln();
+                assert!((f64::from(loss) - expected).abs() < 1e-5 * expected.max(0.1), "{margin} {gamma}");
+                assert!((by_margin - slope(|x| focal(x, gamma).0, margin)).abs() < 2e-3, "{margin} {gamma}");
+            }
+        }
+    }
+
+    #[test]
+    fn focal_loss_of_a_softmax_has_its_gradient() {
+        let logits = [0.4f32, -1.2, 2.0, 0.1];
+        for class in 0..4 {
+            let mut gradient = [0.0; 4];
+            let loss = softmax_focal(&logits, class, 1.5, 2.0, &mut gradient);
+            let p = f64::from(softmax(&logits)[class]);
+            assert!((f64::from(loss) + (1.0 - p).powf(1.5) * p.ln()).abs() < 1e-5);
+            for at in 0..4 {
+                let moved = |x: f32| {
+                    let mut logits = logits;
+                    logits[at] = x;
+                    softmax_focal(&logits, class, 1.5, 0.0, &mut [0.0; 4])
+                };
+                let expected = 2.0 * slope(moved, logits[at]);
+                assert!((gradient[at] - expected).abs() < 2e-3, "class {class}: {} {expected}", gradient[at]);
+            }
+            let mut plain = [0.0; 4];
+            let cross_entropy = softmax_focal(&logits, class, 0.0, 1.0, &mut plain);
+            assert!((f64::from(cross_entropy) + p.ln()).abs() < 1e-6);
+            assert!((f64::from(plain[class]) - (p - 1.0)).abs() < 1e-6, "{plain:?}");
+        }
+        // A class that is as good as certain has no gradient, not one that is no number.
+        let mut gradient = [0.0; 2];
+        assert_eq!(softmax_focal(&[200.0, -200.0], 0, 1.5, 1.0, &mut gradient), 0.0);
+        assert_eq!(gradient, [0.0; 2]);
+    }
 }

@@ -185,6 +185,7 @@ impl RetinaNet {
         let scores = through_weights.as_ref().map(|_| ops::values(logits.clone()));
         let (mut labels, mut weights) = (vec![-1; anchors.n_rows()], vec![0.0; anchors.n_rows()]);
         let mut regression = LossSum::new(4 * anchors.n_rows());
+        let mut confused = Vec::new();
         for (image, (matches, objects)) in matches.iter().zip(&objects).enumerate() {
             let factor = factors[image];
             for ((row, &anchor), matched) in anchors.rows(image).zip(anchors.boxes()).zip(matches) {
@@ -201,6 +202,12 @@ impl RetinaNet {
                             negative.of(anchor, || CODER.decode(anchor, values[row]), objects)
                         });
                         weights[row] = factor * weight;
+                        if let Some(recalibration) = options.recalibration
+                            && recalibration.confuses(anchor, objects)
+                        {
+                            weights[row] *= recalibration.weight;
+                            confused.push(row);
+                        }
                         if let (Some(sum), Some(scores), Some(gradient)) =
                             (&mut through_weights, &scores, gradient)
                         {
@@ -213,7 +220,9 @@ impl RetinaNet {
                 }
             }
         }
+        let turned = options.recalibration.map(|of| of.turned(logits.clone(), &confused, &weights, FOCAL));
         let classification = ops::focal_loss(logits, labels, weights, FOCAL);
+        let classification = turned.into_iter().fold(classification, |sum, turned| sum + turned);
         Losses(vec![
             (Term::Classification, with_gradient(classification, through_weights, &deltas)),
             (Term::Regression, regression.into_tensor(deltas)),

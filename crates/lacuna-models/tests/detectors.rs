@@ -8,16 +8,17 @@ use std::path::{Path, PathBuf};
 use burn::Tensor;
 use burn::module::Module;
 use burn::tensor::{Device, TensorData};
-use lacuna_boxes::{Affine, Box2};
-use lacuna_models::faster_rcnn::FasterRcnnConfig;
-use lacuna_models::fcos::FcosConfig;
+use lacuna_boxes::{Affine, Box2, iou};
+use lacuna_models::faster_rcnn::{FasterRcnnConfig, Mining, TwoViews};
+use lacuna_models::fcos::{FcosConfig, objects_at};
 use lacuna_models::fpn::ExtraLevels;
-use lacuna_models::layers::NormKind;
+use lacuna_models::layers::{Mode, NormKind};
 use lacuna_models::resnet::{Depth, ResNetConfig, Style};
 use lacuna_models::retinanet::RetinaNetConfig;
 use lacuna_models::weights::{Checkpoint, Kind, WeightsError, named_gradients, to_safetensors};
 use lacuna_models::{
-    Detector, DetectorConfig, Images, IouOf, LossOptions, Losses, NegativeWeight, Target, Term, ops,
+    Detector, DetectorConfig, Images, IouOf, LossOptions, Losses, NegativeWeight, Recalibration, Target,
+    Term, ops,
 };
 use lacuna_random::{Purpose, Rng};
 use safetensors::SafeTensors;
@@ -50,7 +51,12 @@ fn images(batch: usize, device: &Device) -> Images {
     let shape = [batch, SIDE as usize, SIDE as usize, 3];
     let values: Vec<f32> = (0..shape.iter().product()).map(|_| rng.normals().0 as f32).collect();
     let pixels = Tensor::from_data(TensorData::new(values, shape), device);
-    Images { pixels, sizes: vec![(SIDE, SIDE); batch], to_view: vec![Affine::IDENTITY; batch] }
+    Images {
+        pixels,
+        recoloured: None,
+        sizes: vec![(SIDE, SIDE); batch],
+        to_view: vec![Affine::IDENTITY; batch],
+    }
 }
 
 fn target(x1: f32, y1: f32, x2: f32, y2: f32) -> Target {
@@ -269,7 +275,7 @@ fn no_proposal_is_no_loss() {
     let device = Device::flex().autodiff();
     let detector = detector(&configs(2, resnet18())[2], &device);
     let Detector::FasterRcnn(faster_rcnn) = &detector else { unreachable!("the third is") };
-    let features = faster_rcnn.features(&images(1, &device), lacuna_models::layers::Mode::Training);
+    let features = faster_rcnn.features(&images(1, &device), Mode::Training);
     let output = faster_rcnn.classify(&features, &[]);
     assert_eq!((output.logits.dims(), output.deltas.dims()), ([0, 3], [0, 12]));
     let loss = ops::known_gradient(output.logits, 0.0, Vec::new());
@@ -345,6 +351,7 @@ fn batch_norm_learns_its_statistics_and_a_frozen_stage_does_not() {
     let both = images(2, &Device::flex());
     let one = Images {
         pixels: both.pixels.clone().narrow(0, 0, 1),
+        recoloured: None,
         sizes: both.sizes[..1].to_vec(),
         to_view: both.to_view[..1].to_vec(),
     };
@@ -513,4 +520,159 @@ fn imagenet_weights_fill_the_backbone() {
     let other = other.init(&Device::flex(), &mut Rng::new(Purpose::Weights, 1, 0, 0));
     let error = Checkpoint::read(&path).unwrap().into_backbone_of(other).unwrap_err();
     assert!(matches!(error, WeightsError::Mismatch(_)), "{error}");
+}
+
+/// The classification loss of BRL by its definition, in doubles: of every sample its logits, whether it is an object of
+/// class 0, and its best IoU with the only target.
+fn recalibrated(samples: &[(Vec<f32>, bool, f32)], normalizer: f64) -> f64 {
+    let mut sum = 0.0;
+    for (logits, positive, iou) in samples {
+        for (class, &logit) in logits.iter().enumerate() {
+            let p = 1.0 / (1.0 + f64::from(-logit).exp());
+            let background = -(1.0 - 0.25) * p * p * (1.0 - p).ln();
+            sum += if *positive && class == 0 {
+                -0.25 * (1.0 - p) * (1.0 - p) * p.ln()
+            } else if *positive || *iou >= 0.1 {
+                background
+            } else if 1.0 - p >= 0.5 {
+                0.1 * background
+            } else {
+                0.1 * -(1.0 - 0.25) * (1.0 - p) * (1.0 - p) * p.ln()
+            };
+        }
+    }
+    sum / normalizer
+}
+
+const BRL: Recalibration = Recalibration { iou_max: 0.1, weight: 0.1, turn: 0.5 };
+
+#[test]
+fn background_is_recalibrated_as_brl_defines_it() {
+    let device = Device::flex().autodiff();
+    let images = images(1, &device);
+    let object = target(20.0, 20.0, 60.0, 70.0);
+    let options = LossOptions { recalibration: Some(BRL), ..LossOptions::default() };
+    let bias = "head.classification_head.cls_logits.bias";
+    for config in &configs(2, resnet18())[..2] {
+        // Nothing looks like an object, some things nearly, and most things do.
+        for shift in [0.0, 4.0, 5.0] {
+            let detector = with_biases_shifted(config, &[(bias, shift)], &device);
+            let rows = |logits: Tensor<2>| -> Vec<Vec<f32>> {
+                ops::values(logits).as_chunks::<2>().0.iter().map(|row| row.to_vec()).collect()
+            };
+            let (samples, positives): (Vec<(Vec<f32>, bool, f32)>, usize) = match &detector {
+                Detector::RetinaNet(retinanet) => {
+                    let output = retinanet.forward(&images, Mode::Training);
+                    let anchors = output.anchors.boxes();
+                    let ious: Vec<f32> = anchors.iter().map(|anchor| iou(*anchor, object.bounds)).collect();
+                    let best = ious.iter().copied().fold(0.0, f32::max);
+                    let state = |iou: f32| (iou >= 0.5 || iou == best, iou >= 0.4);
+                    let samples = rows(output.logits).into_iter().zip(&ious);
+                    let samples = samples.filter(|(_, iou)| state(**iou).0 || !state(**iou).1);
+                    let samples: Vec<_> = samples.map(|(logits, &iou)| (logits, state(iou).0, iou)).collect();
+                    let positives = samples.iter().filter(|sample| sample.1).count();
+                    (samples, positives)
+                }
+                Detector::Fcos(fcos) => {
+                    let output = fcos.forward(&images, Mode::Training);
+                    let matches = objects_at(&output.locations, &[object.bounds], 1.5);
+                    let squares = output.locations.boxes().iter().zip(&matches);
+                    let samples = rows(output.logits).into_iter().zip(squares);
+                    let samples = samples.map(|(logits, (square, matched))| {
+                        let ((x, y), half) = (square.center(), 2.0 * square.width());
+                        let anchor = Box2::new(x - half, y - half, x + half, y + half);
+                        (logits, matched.is_some(), iou(anchor, object.bounds))
+                    });
+                    (samples.collect(), matches.iter().flatten().count())
+                }
+                Detector::FasterRcnn(_) => unreachable!("the first two are others"),
+            };
+            assert!(positives > 0 && samples.iter().any(|sample| !sample.1 && sample.2 > 0.1));
+            let expected = recalibrated(&samples, positives as f64);
+            let losses = loss(&detector, &images, &[vec![object]], &options);
+            let found = f64::from(value(&losses, Term::Classification));
+            assert!((found - expected).abs() < 1e-4 * expected, "{shift}: {found} {expected}");
+
+            // And its gradient is its slope, by every fourth bias where there are so many.
+            let of = |step: f32| {
+                let moved = with_biases_shifted(config, &[(bias, shift), (bias, step)], &device);
+                f64::from(value(&loss(&moved, &images, &[vec![object]], &options), Term::Classification))
+            };
+            let classification = losses.0.into_iter().find(|(term, _)| *term == Term::Classification);
+            let gradients = named_gradients(&detector, &classification.unwrap().1.backward());
+            let gradient: f64 = gradients[bias].iter().skip(2).step_by(4).map(|g| f64::from(*g)).sum();
+            let difference = (of(0.01) - of(-0.01)) / 0.02;
+            assert!(
+                (gradient - difference).abs() < 0.02 * gradient.abs(),
+                "{shift}: {gradient} {difference}"
+            );
+        }
+    }
+}
+
+#[test]
+fn proposals_can_be_classified_by_focal_loss() {
+    let device = Device::flex().autodiff();
+    let (images, targets) = (images(1, &device), [vec![target(20.0, 20.0, 60.0, 70.0)]]);
+    let detector = detector(&configs(2, resnet18())[2], &device);
+    let of = |proposal_gamma| {
+        let options = LossOptions { proposal_gamma, ..LossOptions::default() };
+        value(&loss(&detector, &images, &targets, &options), Term::Classification)
+    };
+    assert_eq!(of(None), of(Some(0.0)));
+    assert!(of(Some(1.5)) < of(None) && of(Some(1.5)) > 0.0);
+}
+
+/// A Faster R-CNN of two views, and a batch of them.
+fn two_views(device: &Device) -> (Detector, Images) {
+    let DetectorConfig::FasterRcnn(config) = configs(2, resnet18())[2].clone() else { unreachable!("it is") };
+    let config = DetectorConfig::FasterRcnn(FasterRcnnConfig { two_views: true, ..config });
+    let first = images(2, device);
+    let recoloured = Some(first.pixels.clone().mul_scalar(0.5));
+    (detector(&config, device), Images { recoloured, ..first })
+}
+
+#[test]
+fn two_views_are_learnt_together() {
+    let device = Device::flex().autodiff();
+    let (detector, images) = two_views(&device);
+    let targets = [vec![target(20.0, 20.0, 60.0, 70.0)], Vec::new()];
+    let run = |mining: Option<Mining>, score_min: f32| {
+        let mut rngs: Vec<Rng> = (0..2).map(|image| Rng::new(Purpose::Sampling, 0, 0, image)).collect();
+        let options = LossOptions::default();
+        detector.two_view_loss(&images, &targets, &TwoViews { score_min, mining }, &options, &mut rngs)
+    };
+    let has = |losses: &Losses, term: Term| losses.0.iter().any(|(of, _)| *of == term);
+    let (losses, labels) = run(None, 0.99);
+    assert!(!has(&losses, Term::Consistency) && labels.iter().all(Vec::is_empty));
+    // An untrained detector is as sure of everything as of nothing: all is found, and all is mined.
+    let (_, labels) = run(None, 0.1);
+    assert!(labels.iter().any(|labels| !labels.is_empty()));
+    let mining = Mining { objectness_min: 0.0, iou_max: 0.2, nms_iou_max: 0.3, weight: 1.0 };
+    let (losses, _) = run(Some(mining), 0.99);
+    assert!(value(&losses, Term::Consistency) > 0.0);
+    let twice = run(Some(Mining { weight: 2.0, ..mining }), 0.99).0;
+    let (once, twice) = (value(&losses, Term::Consistency), value(&twice, Term::Consistency));
+    assert!((twice - 2.0 * once).abs() < 1e-5 * twice, "{once} {twice}");
+    let gradients = named_gradients(&detector, &losses.total().backward());
+    assert!(gradients.values().flatten().all(|g| g.is_finite()));
+    assert!(gradients.contains_key("rpn.head.cls_logits.weight"));
+    // And both are looked at where it detects.
+    let plain = Images {
+        pixels: Tensor::from_data(images.pixels.to_data(), &Device::flex()),
+        recoloured: images.recoloured.map(|pixels| Tensor::from_data(pixels.to_data(), &Device::flex())),
+        ..images
+    };
+    let other = Images { recoloured: Some(plain.pixels.clone()), ..plain.clone() };
+    assert_ne!(detector.valid().detect(&plain), detector.valid().detect(&other));
+}
+
+#[test]
+#[should_panic(expected = "only Faster R-CNN has a loss of two views")]
+fn one_stage_has_no_loss_of_two_views() {
+    let device = Device::flex().autodiff();
+    let two_views = TwoViews { score_min: 0.9, mining: None };
+    let fcos = detector(&configs(2, resnet18())[1], &device);
+    let mut rngs = [Rng::new(Purpose::Sampling, 0, 0, 0)];
+    fcos.two_view_loss(&images(1, &device), &[Vec::new()], &two_views, &LossOptions::default(), &mut rngs);
 }

@@ -17,9 +17,9 @@ use lacuna_models::weights::{Checkpoint, WeightsError, to_safetensors};
 use serde::{Deserialize, Serialize};
 
 use crate::data::{Data, Fingerprint};
+use crate::learner::Learner;
 use crate::metrics::Window;
 use crate::model::{self, ModelConfig, ModelError};
-use crate::step::Learner;
 use crate::warnings::Watch;
 
 const STATE: &str = "state.json";

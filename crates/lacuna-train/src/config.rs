@@ -6,8 +6,8 @@ mod off;
 use std::path::PathBuf;
 
 use lacuna_calib::Kind;
-use lacuna_data::augment::ResizeRange;
-use lacuna_data::batch::Normalize;
+use lacuna_data::augment::{RecolourRange, ResizeRange};
+use lacuna_data::batch::{Normalize, Recipe};
 use lacuna_data::decode::OnBadImage;
 use lacuna_models::faster_rcnn::FasterRcnnConfig;
 use lacuna_models::fcos::FcosConfig;
@@ -90,16 +90,6 @@ impl ViewsConfig {
         let [low, high] = self.short_side;
         ResizeRange { short_side: (low, high), long_side_max: self.long_side_max }
     }
-
-    /// What the model is shown when it is tested and used.
-    pub fn input(&self) -> InputConfig {
-        InputConfig {
-            short_side: self.test_short_side,
-            long_side_max: self.test_long_side_max,
-            resize: ResizeKind::Antialiased,
-            normalize: self.normalize,
-        }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -138,6 +128,12 @@ pub enum Method {
     Fixed(Fixed),
     Dynamic(Dynamic),
     Calibrated(Calibrated),
+    Brl(Brl),
+    #[serde(rename = "co-mining")]
+    CoMining(CoMining),
+    #[serde(rename = "unbiased-teacher")]
+    UnbiasedTeacher(UnbiasedTeacher),
+    Saod(Saod),
 }
 
 /// By the annotations alone.
@@ -190,6 +186,63 @@ pub struct Calibrated {
     pub teacher: TeacherConfig,
     pub overlap: Overlap,
     pub focal_iou: FocalIou,
+}
+
+/// Background recalibration loss (Zhang et al., 2020): by the annotations alone, with little trust in background that is
+/// far from all of them. For RetinaNet and FCOS.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Brl {
+    pub strong_view: bool,
+    /// A negative sample with a smaller IoU with every annotation may be an object.
+    pub iou_max: f32,
+    /// What its loss counts.
+    pub weight: f32,
+    /// Where the probability that it is background is below this, it is pulled to be an object instead.
+    pub turn: f32,
+}
+
+/// Co-mining (Wang et al., 2021): also by what the detector itself finds in another view.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CoMining {
+    /// The first iteration with pseudo labels.
+    pub start_iteration: u64,
+    /// Of raw scores.
+    pub threshold: f32,
+    /// No pseudo label overlaps an annotation of its class more than this.
+    pub iou_max: f32,
+}
+
+/// Unbiased Teacher (Liu et al., 2021): also by a teacher's detections, which teach classes alone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UnbiasedTeacher {
+    /// So many iterations by the annotations alone.
+    pub burn_in: u64,
+    /// After an iteration the teacher is `m·teacher + (1 − m)·student`.
+    pub momentum: f32,
+    /// Of raw scores.
+    pub threshold: f32,
+    /// What the loss of pseudo labels counts.
+    pub weight: f32,
+    /// Faster R-CNN: γ of the focal loss by which proposals are classified.
+    pub gamma: f32,
+}
+
+/// SAOD, published as SparseDet (Suri et al., 2023): two views at once, of which the second also learns what was found in
+/// the first; regions that look like objects nobody annotated are not learnt as background. For Faster R-CNN.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Saod {
+    /// The first iteration in which regions are mined.
+    pub mining_start: u64,
+    /// Mined regions are objects more surely than this,
+    pub objectness_min: f32,
+    /// overlap no annotation more than this,
+    pub iou_max: f32,
+    /// nor a surer one more than this.
+    pub nms_iou_max: f32,
+    /// What the distance of their features in the two views counts.
+    pub weight: f32,
+    /// Of raw scores: what is found in the first view becomes a target of the second.
+    pub threshold: f32,
 }
 
 /// What makes confidences of the teacher's scores (φ_c).
@@ -294,9 +347,10 @@ impl Default for Overlap {
 }
 
 impl Method {
-    pub const NAMES: [&str; 4] = ["supervised", "fixed", "dynamic", "calibrated"];
+    pub const NAMES: [&str; 8] =
+        ["supervised", "fixed", "dynamic", "calibrated", "brl", "co-mining", "unbiased-teacher", "saod"];
 
-    /// The paper's settings of the method with this name.
+    /// The settings that its paper has of the method with this name.
     pub fn named(name: &str) -> Option<Self> {
         let (teacher, overlap) = (TeacherConfig::default(), Overlap::default());
         let focal_iou = FocalIou::new(false);
@@ -323,6 +377,23 @@ impl Method {
                 overlap,
                 focal_iou,
             }),
+            "brl" => Self::Brl(Brl { strong_view: true, iou_max: 0.1, weight: 0.1, turn: 0.5 }),
+            "co-mining" => Self::CoMining(CoMining { start_iteration: 0, threshold: 0.6, iou_max: 0.4 }),
+            "unbiased-teacher" => Self::UnbiasedTeacher(UnbiasedTeacher {
+                burn_in: 2000,
+                momentum: 0.9996,
+                threshold: 0.7,
+                weight: 4.0,
+                gamma: 1.5,
+            }),
+            "saod" => Self::Saod(Saod {
+                mining_start: 30_000,
+                objectness_min: 0.8,
+                iou_max: 0.2,
+                nms_iou_max: 0.3,
+                weight: 1.0,
+                threshold: 0.9,
+            }),
             _ => return None,
         })
     }
@@ -333,35 +404,86 @@ impl Method {
             Self::Fixed(_) => "fixed",
             Self::Dynamic(_) => "dynamic",
             Self::Calibrated(_) => "calibrated",
+            Self::Brl(_) => "brl",
+            Self::CoMining(_) => "co-mining",
+            Self::UnbiasedTeacher(_) => "unbiased-teacher",
+            Self::Saod(_) => "saod",
         }
     }
 
-    pub fn strong_view(&self) -> bool {
+    /// The views of each image that an iteration is given: a teacher's first, the student's last.
+    pub fn views(&self, range: ResizeRange) -> Vec<Recipe> {
+        let (weak, strong) = (Recipe::Weak(range), Recipe::Strong(range));
+        let of_student = |strong_view: bool| if strong_view { strong } else { weak };
         match self {
-            Self::Supervised(method) => method.strong_view,
-            Self::Fixed(method) => method.strong_view,
-            Self::Dynamic(method) => method.strong_view,
-            Self::Calibrated(method) => method.strong_view,
+            Self::Supervised(Supervised { strong_view, .. }) | Self::Brl(Brl { strong_view, .. }) => {
+                vec![of_student(*strong_view)]
+            }
+            Self::Fixed(Fixed { strong_view, .. })
+            | Self::Dynamic(Dynamic { strong_view, .. })
+            | Self::Calibrated(Calibrated { strong_view, .. }) => vec![weak, of_student(*strong_view)],
+            Self::CoMining(_) => vec![weak, Recipe::Follower(RecolourRange::CO_MINING)],
+            Self::UnbiasedTeacher(_) => vec![weak, Recipe::Follower(RecolourRange::UNBIASED_TEACHER)],
+            Self::Saod(_) => vec![weak, Recipe::Follower(RecolourRange::SAOD)],
         }
     }
 
-    pub fn focal_iou(&self) -> FocalIou {
+    /// Whether there is an average of the students.
+    pub fn has_teacher(&self) -> bool {
         match self {
-            Self::Supervised(method) => method.focal_iou,
-            Self::Fixed(method) => method.focal_iou,
-            Self::Dynamic(method) => method.focal_iou,
-            Self::Calibrated(method) => method.focal_iou,
+            Self::Supervised(_) | Self::Brl(_) | Self::CoMining(_) | Self::Saod(_) => false,
+            Self::Fixed(_) | Self::Dynamic(_) | Self::Calibrated(_) | Self::UnbiasedTeacher(_) => true,
         }
     }
 
-    /// The teacher's settings, where there is one.
+    /// How much of the teacher stays after this iteration, where there is one.
+    pub fn momentum(&self, iteration: u64) -> f32 {
+        match self {
+            Self::UnbiasedTeacher(method) => method.momentum(iteration),
+            _ => self.teaching().map_or(0.0, |(teacher, _)| teacher.momentum(iteration)),
+        }
+    }
+
+    /// The first iteration that may have pseudo labels, where there ever are any.
+    pub fn first_pseudo_labels(&self) -> Option<u64> {
+        match self {
+            Self::Supervised(_) | Self::Brl(_) => None,
+            Self::CoMining(method) => Some(method.start_iteration),
+            Self::UnbiasedTeacher(method) => Some(method.burn_in),
+            Self::Saod(_) => Some(0),
+            _ => self.teaching().map(|(teacher, _)| teacher.start_iteration),
+        }
+    }
+
+    pub fn focal_iou(&self) -> Option<FocalIou> {
+        match self {
+            Self::Supervised(method) => Some(method.focal_iou),
+            Self::Fixed(method) => Some(method.focal_iou),
+            Self::Dynamic(method) => Some(method.focal_iou),
+            Self::Calibrated(method) => Some(method.focal_iou),
+            Self::Brl(_) | Self::CoMining(_) | Self::UnbiasedTeacher(_) | Self::Saod(_) => None,
+        }
+    }
+
+    /// The settings of a teacher whose detections are compared with the annotations, where there is one.
     pub fn teaching(&self) -> Option<(TeacherConfig, Overlap)> {
         match self {
-            Self::Supervised(_) => None,
             Self::Fixed(method) => Some((method.teacher, method.overlap)),
             Self::Dynamic(method) => Some((method.teacher, method.overlap)),
             Self::Calibrated(method) => Some((method.teacher, method.overlap)),
+            Self::Supervised(_)
+            | Self::Brl(_)
+            | Self::CoMining(_)
+            | Self::UnbiasedTeacher(_)
+            | Self::Saod(_) => None,
         }
+    }
+
+    /// The methods that a detector of this kind can be trained by.
+    fn names_for(detector: &DetectorConfig) -> Vec<&'static str> {
+        // BRL is about the anchors of one stage, SAOD about the proposals of two.
+        let other = if matches!(detector, DetectorConfig::FasterRcnn(_)) { "brl" } else { "saod" };
+        Self::NAMES.into_iter().filter(|name| *name != other).collect()
     }
 }
 
@@ -369,6 +491,17 @@ impl Method {
 type Broken = (String, String);
 
 impl RunConfig {
+    /// What the model is shown when it is tested and used.
+    pub fn input(&self) -> InputConfig {
+        InputConfig {
+            short_side: self.views.test_short_side,
+            long_side_max: self.views.test_long_side_max,
+            resize: ResizeKind::Antialiased,
+            normalize: self.views.normalize,
+            two_views: matches!(self.method, Method::Saod(_)),
+        }
+    }
+
     /// The paper's run with this detector, backbone and method; where its data is remains to be said. As
     /// many detections are kept as COCO's evaluation looks at, and low scores, too.
     fn new(kind: DetectorKind, depth: Depth, method: Method) -> Self {
@@ -385,7 +518,8 @@ impl RunConfig {
             }
             DetectorKind::FasterRcnn => {
                 let paper = FasterRcnnConfig::new(1, backbone);
-                DetectorConfig::FasterRcnn(FasterRcnnConfig { post_process: keep(0.5), ..paper })
+                let two_views = matches!(method, Method::Saod(_));
+                DetectorConfig::FasterRcnn(FasterRcnnConfig { post_process: keep(0.5), two_views, ..paper })
             }
         };
         Self {
@@ -456,7 +590,7 @@ impl RunConfig {
         let ordered = sides.contains(&low) && low <= high && high <= long_side_max;
         require(ordered, "views.short_side", "two sizes, ascending, from 1 to `views.long_side_max`")?;
         require(sides.contains(&long_side_max), "views.long_side_max", "from 1 to 16384")?;
-        let input = self.views.input();
+        let input = self.input();
         require(
             sides.contains(&input.short_side) && input.short_side <= input.long_side_max,
             "views.test_short_side",
@@ -464,6 +598,18 @@ impl RunConfig {
         )?;
         require(sides.contains(&input.long_side_max), "views.test_long_side_max", "from 1 to 16384")?;
 
+        let names = Method::names_for(&self.detector);
+        let known = names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+        require(
+            names.contains(&self.method.name()),
+            "method.name",
+            &format!("one that this detector can be trained by: {known}"),
+        )?;
+        if let DetectorConfig::FasterRcnn(FasterRcnnConfig { two_views, .. }) = self.detector {
+            let is_saod = matches!(self.method, Method::Saod(_));
+            let rule = if is_saod { "true with SAOD" } else { "false but with SAOD" };
+            require(two_views == is_saod, "detector.two_views", rule)?;
+        }
         self.train.check(&require)?;
         if let Some((TeacherConfig { score_min, momentum_max, .. }, overlap)) = self.method.teaching() {
             let floor = self.post_process().score_min;
@@ -514,8 +660,42 @@ impl RunConfig {
                 require(method.refit_every > 0, "method.refit_every", "1 at least")?;
                 require(method.window_images > 0, "method.window_images", "1 at least")?;
             }
+            Method::Brl(method) => {
+                for (key, value) in
+                    [("iou_max", method.iou_max), ("weight", method.weight), ("turn", method.turn)]
+                {
+                    require(share(value), &format!("method.{key}"), "from 0 to 1")?;
+                }
+            }
+            Method::CoMining(method) => {
+                let floor = self.post_process().score_min;
+                let above = (floor..1.0).contains(&method.threshold);
+                require(above, "method.threshold", "from `detector.post_process.score_min` to below 1")?;
+                require(share(method.iou_max), "method.iou_max", "from 0 to 1")?;
+            }
+            Method::UnbiasedTeacher(method) => {
+                let floor = self.post_process().score_min;
+                let above = (floor..1.0).contains(&method.threshold);
+                require(above, "method.threshold", "from `detector.post_process.score_min` to below 1")?;
+                require((0.0..1.0).contains(&method.momentum), "method.momentum", "from 0 to below 1")?;
+                let weight = method.weight >= 0.0 && method.weight.is_finite();
+                require(weight, "method.weight", "0 or more")?;
+                require(method.gamma >= 0.0 && method.gamma.is_finite(), "method.gamma", "0 or more")?;
+            }
+            Method::Saod(method) => {
+                for (key, value) in [
+                    ("objectness_min", method.objectness_min),
+                    ("iou_max", method.iou_max),
+                    ("nms_iou_max", method.nms_iou_max),
+                    ("threshold", method.threshold),
+                ] {
+                    require(share(value), &format!("method.{key}"), "from 0 to 1")?;
+                }
+                let weight = method.weight >= 0.0 && method.weight.is_finite();
+                require(weight, "method.weight", "0 or more")?;
+            }
         }
-        let FocalIou { w0, k, alpha, gamma, .. } = self.method.focal_iou();
+        let Some(FocalIou { w0, k, alpha, gamma, .. }) = self.method.focal_iou() else { return Ok(()) };
         for (key, value) in [("w0", w0), ("k", k), ("alpha", alpha)] {
             let holds = value >= 0.0 && value.is_finite();
             require(holds, &format!("method.focal_iou.{key}"), "0 or more")?;

@@ -30,7 +30,8 @@ mod tests {
 
     #[test]
     fn the_weight_is_the_papers() {
-        let focal_iou = Method::named("calibrated").expect("it is a method").focal_iou();
+        let focal_iou =
+            Method::named("calibrated").and_then(|method| method.focal_iou()).expect("the method has it");
         assert_eq!(focal_iou.weight(0.0), 0.5);
         // 0.5 + 1.5·0.25·0.25·ln 2, and 0.5 + 1.5·0.25·0.81·ln 10.
         assert!((focal_iou.weight(0.5) - 0.564_98).abs() < 1e-5);
@@ -40,7 +41,8 @@ mod tests {
 
     #[test]
     fn the_slope_is_that_of_the_weight() {
-        let focal_iou = Method::named("fixed").expect("it is a method").focal_iou();
+        let focal_iou =
+            Method::named("fixed").and_then(|method| method.focal_iou()).expect("the method has it");
         for iou in [0.05, 0.3, 0.6, 0.9] {
             let difference = (focal_iou.weight(iou + 1e-3) - focal_iou.weight(iou - 1e-3)) / 2e-3;
             assert!((focal_iou.slope(iou) - difference).abs() < 2e-3 * (1.0 + difference), "{iou}");

@@ -6,6 +6,8 @@ pub mod config;
 pub mod data;
 pub mod evaluate;
 mod focal_iou;
+pub mod learner;
+pub mod methods;
 pub mod metrics;
 pub mod model;
 mod optim;
@@ -13,7 +15,6 @@ pub mod phases;
 pub mod pseudo;
 pub mod runner;
 mod schedule;
-pub mod step;
 mod warnings;
 
 pub use checkpoint::CheckpointError;

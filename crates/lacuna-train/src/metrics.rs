@@ -7,8 +7,8 @@ use lacuna_eval::{AveragePrecision, Recovered, recovered};
 use lacuna_models::Term;
 use serde::{Deserialize, Serialize};
 
+use crate::learner::{Step, Threshold};
 use crate::pseudo::Split;
-use crate::step::{Step, Threshold};
 
 /// A pseudo label has found a hidden annotation of its class at this IoU.
 pub const FOUND_IOU_MIN: f32 = 0.5;
@@ -34,12 +34,13 @@ pub struct Window {
 const SCORE_BINS: usize = 20;
 
 /// The names of a loss's terms.
-const TERMS: [(Term, &str); 5] = [
+const TERMS: [(Term, &str); 6] = [
     (Term::Classification, "classification"),
     (Term::Regression, "regression"),
     (Term::Centerness, "centerness"),
     (Term::Objectness, "objectness"),
     (Term::ProposalRegression, "proposal_regression"),
+    (Term::Consistency, "consistency"),
 ];
 
 pub(crate) fn term_name(term: Term) -> &'static str {

@@ -8,12 +8,13 @@ use burn::module::Module;
 use burn::tensor::{Device, TensorData};
 use lacuna_boxes::{Affine, Detection};
 use lacuna_calib::Calibrator;
-use lacuna_data::augment::{Resize, Resizer, bilinear};
+use lacuna_data::augment::{RecolourRange, Resize, Resizer, bilinear};
 use lacuna_data::batch::{Normalize, SIZE_DIVISOR};
 use lacuna_data::decode::RgbImage;
 use lacuna_data::output::{IfExists, NewFolder};
 use lacuna_models::weights::{Checkpoint, WeightsError, to_safetensors};
 use lacuna_models::{Detector, DetectorConfig, Images};
+use lacuna_random::{Purpose, Rng};
 use serde::{Deserialize, Serialize};
 
 const CONFIG: &str = "model.toml";
@@ -68,6 +69,9 @@ pub struct InputConfig {
     pub long_side_max: u32,
     pub resize: ResizeKind,
     pub normalize: Normalize,
+    /// The detector is shown each image in other colours, too: one of [`RecolourRange::SAOD`], the same for all.
+    #[serde(default)]
+    pub two_views: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,6 +90,7 @@ impl InputConfig {
         long_side_max: 1333,
         resize: ResizeKind::Torchvision,
         normalize: Normalize::Torchvision,
+        two_views: false,
     };
 
     /// What is wrong with the sizes, if anything.
@@ -105,27 +110,31 @@ impl InputConfig {
             ResizeKind::Antialiased => resize.view_size(image.size()),
             ResizeKind::Torchvision => resize.view_size_of_torchvision(image.size()),
         };
-        let [width, height] = [size.0, size.1].map(|side| side as usize);
-        let [padded_width, padded_height] =
-            [size.0, size.1].map(|side| side.next_multiple_of(SIZE_DIVISOR) as usize);
-        let mut pixels = vec![0.0; padded_height * padded_width * 3];
-        let rows = pixels.chunks_exact_mut(3 * padded_width).map(|row| &mut row[..3 * width]).take(height);
-        match self.resize {
+        let (pixels, recoloured) = match self.resize {
             ResizeKind::Antialiased => {
-                let view = Resizer::default().resize(image, size);
-                rows.zip(view.pixels().chunks_exact(3 * width))
-                    .for_each(|(out, row)| self.normalize.row(row, out));
+                let mut view = Resizer::default().resize(image, size);
+                let pixels = self.tensor(view.pixels(), size, device);
+                let recoloured = self.two_views.then(|| {
+                    let mut rng = Rng::new(Purpose::View { recipe: 1 }, 0, 0, 0);
+                    RecolourRange::SAOD.draw(size, &mut rng).apply(&mut view);
+                    self.tensor(view.pixels(), size, device)
+                });
+                (pixels, recoloured)
             }
-            ResizeKind::Torchvision => {
-                let view = bilinear(image, size);
-                rows.zip(view.chunks_exact(3 * width)).for_each(|(out, row)| self.normalize.row(row, out));
-            }
-        }
-        Images {
-            pixels: Tensor::from_data(TensorData::new(pixels, [1, padded_height, padded_width, 3]), device),
-            sizes: vec![size],
-            to_view: vec![Affine::resize(image.size(), size)],
-        }
+            ResizeKind::Torchvision => (self.tensor(&bilinear(image, size), size, device), None),
+        };
+        let to_view = vec![Affine::resize(image.size(), size)];
+        Images { pixels, recoloured, sizes: vec![size], to_view }
+    }
+
+    /// Normalised, with zeros to the right and below.
+    fn tensor<T: Copy + Into<f32>>(&self, levels: &[T], size: (u32, u32), device: &Device) -> Tensor<4> {
+        let [width, height] = [size.0, size.1].map(|side| side.next_multiple_of(SIZE_DIVISOR) as usize);
+        let row = 3 * size.0 as usize;
+        let mut pixels = vec![0.0; height * width * 3];
+        let rows = pixels.chunks_exact_mut(3 * width).map(|out| &mut out[..row]);
+        rows.zip(levels.chunks_exact(row)).for_each(|(out, levels)| self.normalize.row(levels, out));
+        Tensor::from_data(TensorData::new(pixels, [1, height, width, 3]), device)
     }
 }
 

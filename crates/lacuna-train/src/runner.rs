@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use lacuna_calib::Calibrator;
 use lacuna_data::Object;
-use lacuna_data::batch::{Loader, LoaderConfig, Order, Position, Recipe};
+use lacuna_data::batch::{Loader, LoaderConfig, Order, Position};
 use lacuna_data::output::{IfExists, NewFolder, is_within, write_file};
 use lacuna_eval::AveragePrecision;
 use lacuna_models::weights::{Checkpoint, WeightsError};
@@ -19,10 +19,11 @@ use crate::checkpoint::{CheckpointError, Checkpoints, Progress};
 use crate::config::{DataConfig, Method, RunConfig, Source};
 use crate::data::{Data, Part};
 use crate::evaluate::{classes_in, detect_all, evaluate};
+use crate::learner::{Learner, NotFinite, Step};
+use crate::methods::{Epochs, Lesson};
 use crate::metrics::{Record, Window, term_name};
 use crate::model::{Model, ModelConfig, ModelError};
 use crate::phases::{Phase, Stopwatch};
-use crate::step::{Epochs, Learner, NotFinite, Step};
 
 const CONFIG: &str = "config.toml";
 const METRICS: &str = "metrics.jsonl";
@@ -192,7 +193,7 @@ pub fn train(
 
     let model = ModelConfig {
         detector: config.detector.clone(),
-        input: config.views.input(),
+        input: config.input(),
         calibrator: None,
         categories,
     };
@@ -396,7 +397,8 @@ impl Run {
             let annotations = batch.objects.iter().map(Vec::len).sum();
             let position = batch.next;
             let result;
-            (learner, result) = learner.step(&self.config, batch, &ids, epochs, &mut watch);
+            let lesson = Lesson { config: &self.config, batch, ids: &ids, epochs, watch: &mut watch };
+            (learner, result) = learner.step(lesson);
             let step = match result {
                 Ok(step) => step,
                 Err(not_finite) => return Err(self.not_finite(&learner, &progress, not_finite, &indices)),
@@ -453,12 +455,9 @@ impl Run {
 
     fn loader(&self, start: Position) -> Loader {
         let RunConfig { method, views, train, data, .. } = &self.config;
-        let range = views.range();
-        let of_student = if method.strong_view() { Recipe::Strong(range) } else { Recipe::Weak(range) };
-        let of_teacher = method.teaching().map(|_| Recipe::Weak(range));
         let config = LoaderConfig {
             batch_size: train.batch_size,
-            recipes: of_teacher.into_iter().chain([of_student]).collect(),
+            recipes: method.views(views.range()),
             normalize: views.normalize,
             order: Order::Shuffled,
             seed: train.seed,
@@ -497,13 +496,13 @@ impl Run {
             window.add(step, annotations, hidden.as_deref());
         }
         let at = learner.iteration;
-        let teaching = self.config.method.teaching();
-        if let Some((teacher, _)) = teaching {
-            let warnings = progress.watch.after_step(at, teacher.start_iteration, step);
+        let first_pseudo_labels = self.config.method.first_pseudo_labels();
+        if let Some(first) = first_pseudo_labels {
+            let warnings = progress.watch.after_step(at, first, step);
             warnings.into_iter().for_each(|warning| spectator.warn(warning));
         }
         if at.is_multiple_of(self.config.train.log_every) {
-            if teaching.is_some() {
+            if first_pseudo_labels.is_some_and(|first| at > first) {
                 let warnings = progress.watch.after_window(at, &progress.since_line);
                 warnings.into_iter().for_each(|warning| spectator.warn(warning));
             }
@@ -518,7 +517,7 @@ impl Run {
             iteration: learner.iteration,
             epoch: learner.iteration as f64 / epochs.batches as f64,
             lr: self.config.train.sgd(learner.iteration.saturating_sub(1)).learning_rate,
-            taught: learner.teacher.is_some(),
+            taught: self.config.method.first_pseudo_labels().is_some(),
             window,
             calibrator: learner.calibrator().cloned(),
             threshold: learner.threshold(&self.config, progress.position, epochs),

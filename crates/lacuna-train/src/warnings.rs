@@ -3,8 +3,8 @@
 use lacuna_calib::NoFit;
 use serde::{Deserialize, Serialize};
 
+use crate::learner::{Refit, Step, Threshold};
 use crate::metrics::Window;
-use crate::step::{Refit, Step, Threshold};
 
 /// Iterations without a pseudo label that are a long time.
 const LONG: u64 = 1000;

@@ -51,7 +51,7 @@ fn what_is_not_said_is_the_papers() {
     assert_eq!((method.confidence_min, method.refit_every, method.window_images), (0.7, 500, 8000));
     assert_eq!((method.overlap.iou_low, method.overlap.iou_high), (0.6, 0.75));
     assert_eq!(method.teacher.score_min, 0.4);
-    let focal_iou = config.method.focal_iou();
+    let focal_iou = config.method.focal_iou().expect("the method has it");
     assert!(!focal_iou.enabled);
     assert_eq!((focal_iou.w0, focal_iou.k, focal_iou.alpha, focal_iou.gamma), (0.5, 1.5, 0.25, 2.0));
 }
@@ -189,4 +189,41 @@ fn collect(above: &str, table: &toml::Table, keys: &mut Vec<String>) {
             _ => keys.push(format!("{above}{key}")),
         }
     }
+}
+
+#[test]
+fn a_method_that_a_detector_cannot_run_names_those_that_it_can() {
+    let faster_rcnn = "[data.train]\npath = \"train.json\"\n[detector]\nkind = \"fasterrcnn\"\n\
+                       [detector.backbone]\nnorm = \"group\"\nfrozen_stages = 0\n[method]\nname = \"saod\"\n";
+    let config = parse(faster_rcnn).expect("they go together");
+    assert!(config.to_toml().contains("two_views = true") && config.input().two_views);
+    assert!(
+        !parse(&faster_rcnn.replace("saod", "fixed")).expect("so do they").to_toml().contains("two_views")
+    );
+    let refused_brl = refused(&faster_rcnn.replace("saod", "brl"), &[]);
+    assert!(
+        refused_brl.contains("`method.name` must be one that this detector can be trained by"),
+        "{refused_brl}"
+    );
+    assert!(refused_brl.contains("\"saod\"") && !refused_brl.contains("\"brl\""), "{refused_brl}");
+    let refused_saod = refused(&faster_rcnn.replace("fasterrcnn", "fcos"), &[]);
+    assert!(refused_saod.contains("\"brl\"") && !refused_saod.contains("\"saod\""), "{refused_saod}");
+    let off = refused(faster_rcnn, &["detector.two_views=false"]);
+    assert!(off.contains("`detector.two_views` must be true with SAOD"), "{off}");
+}
+
+#[test]
+fn the_other_systems_have_their_own_settings() {
+    let with = |method: &str| parse(&edited("name = \"calibrated\"", method));
+    let Ok(RunConfig { method: Method::CoMining(method), .. }) = with("name = \"co-mining\"") else {
+        panic!("it is Co-mining")
+    };
+    assert_eq!((method.threshold, method.iou_max), (0.6, 0.4));
+    let Ok(RunConfig { method: Method::UnbiasedTeacher(method), .. }) = with("name = \"unbiased-teacher\"")
+    else {
+        panic!("it is Unbiased Teacher")
+    };
+    assert_eq!((method.momentum, method.threshold, method.weight, method.gamma), (0.9996, 0.7, 4.0, 1.5));
+    let wrong = refused(&edited("name = \"calibrated\"", "name = \"brl\"\nweight = 2.0"), &[]);
+    assert!(wrong.contains("`method.weight` must be from 0 to 1"), "{wrong}");
 }

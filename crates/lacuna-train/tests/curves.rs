@@ -33,7 +33,7 @@ fn follows(detector: &str, normalization: Normalization, terms: &[(Term, &str)])
     let device = Device::flex().autodiff();
     let mut student = scene::filled(&config, &device);
     let (images, targets) = (scene::images(&device), scene::targets("both"));
-    let options = LossOptions { normalization, negative_weight: None };
+    let options = LossOptions { normalization, ..LossOptions::default() };
     let mut optimizer = Optimizer::default();
     let expected: Vec<Vec<f32>> = terms.iter().map(|(_, name)| floats(&curve["losses"][*name])).collect();
     for step in 0..expected[0].len() {

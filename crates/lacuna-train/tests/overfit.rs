@@ -57,6 +57,7 @@ fn images(made: &[&Made], device: &Device) -> Images {
     let shape = [made.len(), SIDE as usize, SIDE as usize, 3];
     Images {
         pixels: Tensor::from_data(TensorData::new(pixels, shape), device),
+        recoloured: None,
         sizes: vec![(SIDE, SIDE); made.len()],
         to_view: vec![Affine::IDENTITY; made.len()],
     }

@@ -193,7 +193,12 @@ impl Work {
         let (width, height) = self.sizes[0];
         let shape = [self.sizes.len(), height as usize, width as usize, 3];
         let pixels = Tensor::from_data(TensorData::new(self.pixels.clone(), shape), device);
-        Images { pixels, sizes: self.sizes.clone(), to_view: vec![Affine::IDENTITY; self.sizes.len()] }
+        Images {
+            pixels,
+            recoloured: None,
+            sizes: self.sizes.clone(),
+            to_view: vec![Affine::IDENTITY; self.sizes.len()],
+        }
     }
 
     pub fn run(&mut self) {

@@ -49,6 +49,7 @@ impl Results {
         for show in &table.show {
             let (section, of_section) = match show {
                 Show::Precision => self.precision(table),
+                Show::Cost => (self.cost(table), Vec::new()),
                 Show::Calibration => calibration::section(table, &self.cells)?,
                 Show::Completion => completion::section(table, &self.cells)?,
             };
@@ -81,6 +82,9 @@ impl Results {
             );
             for (row, of_row) in table.rows.iter().enumerate() {
                 let cell = |column: usize| {
+                    if !table.has(row, column) {
+                        return "–".to_owned();
+                    }
                     let paper = of_row.paper.get(column).filter(|_| with_paper);
                     cell(&self.figures(row, column, figure), table.seeds.len())
                         + &paper.map_or(String::new(), |paper| format!(" / {paper}"))
@@ -108,6 +112,26 @@ impl Results {
             })
             .collect();
         (text, vec![("ap".to_owned(), comparison(&table.title, "AP", &columns, &rows))])
+    }
+
+    /// The processor time of an iteration, of the runs of which it was noted.
+    fn cost(&self, table: &Table) -> String {
+        let columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
+        let mut text = format!(
+            "Seconds of one core that an iteration took, evaluation and all, means over the seeds:\n\n| | {} |\n|---|{}\n",
+            columns.join(" | "),
+            "---|".repeat(columns.len())
+        );
+        for (row, of_row) in table.rows.iter().enumerate() {
+            let cell = |column: usize| {
+                let seconds: Vec<f64> =
+                    self.cells[row][column].iter().filter_map(|run| run.outcome.seconds).collect();
+                mean(&seconds).map_or("–".to_owned(), |seconds| format!("{seconds:.2}"))
+            };
+            let cells: Vec<String> = (0..columns.len()).map(cell).collect();
+            let _ = writeln!(text, "| {} | {} |", of_row.name, cells.join(" | "));
+        }
+        text + "\n"
     }
 
     /// How much of the gap between the baseline and full annotation each row closes.
@@ -211,7 +235,11 @@ mod tests {
         let table: Table = toml::from_str(text).expect("a table");
         let mut results = Results::new(&table);
         for (row, ap) in [(0, 0.5), (1, 0.25), (2, 0.4)] {
-            results.add(row, 0, Run { folder: PathBuf::new(), outcome: Outcome { ap, ap50: 0.5 } });
+            results.add(
+                row,
+                0,
+                Run { folder: PathBuf::new(), outcome: Outcome { ap, ap50: 0.5, seconds: None } },
+            );
         }
         let Page { text, figures } = results.page(&table, "name").expect("it reads nothing");
         assert!(text.contains("| full | 50.0 / 42.5 |"), "{text}");

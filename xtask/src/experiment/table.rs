@@ -45,6 +45,8 @@ pub enum Stage<'a> {
 pub enum Show {
     /// Average precision on test images.
     Precision,
+    /// What an iteration costs.
+    Cost,
     /// The error of scores and confidences through training.
     Calibration,
     /// What the models add to the annotations that they were trained on.
@@ -89,6 +91,12 @@ pub struct Row {
     pub hide: Option<Hide>,
     /// `[method]` of the run.
     pub method: toml::Table,
+    /// The columns that it can be run in, by name; all without.
+    #[serde(default)]
+    pub only: Vec<String>,
+    /// The burn-in is by its own method, not by the annotations alone: another's would not fit its detector.
+    #[serde(default)]
+    pub own_burn_in: bool,
     /// The paper's figure of each column.
     #[serde(default)]
     pub paper: Vec<String>,
@@ -149,6 +157,10 @@ impl Table {
                 table.columns.len()
             );
         }
+        for name in table.rows.iter().flat_map(|row| &row.only) {
+            let known = table.columns.iter().any(|column| column.name == *name);
+            ensure!(known, "{}: there is no column `{name}`", path.display());
+        }
         for name in table.baseline.iter().chain(&table.full) {
             ensure!(table.row(name).is_some(), "{}: there is no row `{name}`", path.display());
         }
@@ -165,8 +177,16 @@ impl Table {
         }
     }
 
+    /// Row and column of each cell that can be run.
     pub fn cells(&self) -> impl Iterator<Item = (usize, usize)> {
-        (0..self.rows.len()).flat_map(|row| (0..self.columns.len()).map(move |column| (row, column)))
+        let all =
+            (0..self.rows.len()).flat_map(|row| (0..self.columns.len()).map(move |column| (row, column)));
+        all.filter(|&(row, column)| self.has(row, column))
+    }
+
+    pub fn has(&self, row: usize, column: usize) -> bool {
+        let only = &self.rows[row].only;
+        only.is_empty() || only.contains(&self.columns[column].name)
     }
 
     pub fn row(&self, name: &str) -> Option<usize> {
@@ -175,8 +195,8 @@ impl Table {
 
     /// What is hidden in a cell.
     pub fn hidden(&self, row: usize, column: usize) -> Option<Hide> {
-        let Row { complete, hide, .. } = self.rows[row];
-        if complete { None } else { hide.or(self.columns[column].hide) }
+        let Row { complete, hide, .. } = &self.rows[row];
+        if *complete { None } else { hide.or(self.columns[column].hide) }
     }
 
     /// A run of a cell with this seed, on these annotations, knowing what was hidden; `None` of a burn-in that there
@@ -192,13 +212,14 @@ impl Table {
         let mut run = read_toml(path)?;
         let burn_in = run.remove("burn_in");
         let supervised = toml::Table::from_iter([("name".to_owned(), "supervised".into())]);
+        let Row { method: of_row, own_burn_in, .. } = &self.rows[row];
         let said = match (stage, burn_in) {
             (Stage::BurnIn, Some(toml::Value::Table(burn_in))) => {
                 lay_over(&mut run, &burn_in);
-                &supervised
+                if *own_burn_in { of_row } else { &supervised }
             }
             (Stage::BurnIn, _) => return Ok(None),
-            (Stage::After(_), _) => &self.rows[row].method,
+            (Stage::After(_), _) => of_row,
         };
         let name = said.get("name").and_then(toml::Value::as_str).unwrap_or_default();
         let mut method = match read_toml(&self.preset)?.remove(name) {

@@ -84,6 +84,23 @@ impl RecolourRange {
         ],
     };
 
+    /// SAOD's second view.
+    ///
+    /// Differs from the reference: there a part of one annotated box is blackened, too, and the three
+    /// are done in one order.
+    pub const SAOD: Self = Self {
+        jitter: Some(ColorJitter {
+            brightness: 0.5,
+            contrast: 0.5,
+            saturation: 0.5,
+            hue: 0.0,
+            probability: 1.0,
+        }),
+        grey_probability: 0.0,
+        blur: None,
+        erasings: [None; 3],
+    };
+
     /// A recolouring of an image of this size.
     pub fn draw(self, size: (u32, u32), rng: &mut Rng) -> Recolour {
         let mut operations = [Photometric::Identity; 6];

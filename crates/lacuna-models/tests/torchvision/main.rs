@@ -111,7 +111,7 @@ fn loss(detector: &Detector, case: &str) -> Losses {
     // torchvision divides RetinaNet's losses per image, the others' by batch.
     let per_image = matches!(detector, Detector::RetinaNet(_));
     let normalization = if per_image { Normalization::Image } else { Normalization::Batch };
-    let options = LossOptions { normalization, negative_weight: None };
+    let options = LossOptions { normalization, ..LossOptions::default() };
     let mut rngs = [0, 1].map(|image| Rng::new(Purpose::Sampling, 0, 0, image));
     detector.loss(&images, &scene::targets(case), &options, &mut rngs)
 }
@@ -126,6 +126,7 @@ fn name_of(term: Term, config: &DetectorConfig) -> &'static str {
         (Term::Centerness, _) => "bbox_ctrness",
         (Term::Objectness, _) => "loss_objectness",
         (Term::ProposalRegression, _) => "loss_rpn_box_reg",
+        (Term::Consistency, _) => unreachable!("torchvision has nothing of two views"),
     }
 }
 

@@ -145,6 +145,7 @@ pub fn images(device: &Device) -> Images {
     }
     Images {
         pixels: Tensor::from_data(TensorData::new(pixels, [names.len(), height, width, 3]), device),
+        recoloured: None,
         sizes: sizes.iter().map(|&[h, w]| (w as u32, h as u32)).collect(),
         to_view: vec![Affine::IDENTITY; names.len()],
     }

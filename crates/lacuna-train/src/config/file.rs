@@ -238,6 +238,12 @@ impl<'a> Given<'a> {
                 Method::Fixed(_) => Method::Fixed(self.deserialize("method", method_values)?),
                 Method::Dynamic(_) => Method::Dynamic(self.deserialize("method", method_values)?),
                 Method::Calibrated(_) => Method::Calibrated(self.deserialize("method", method_values)?),
+                Method::Brl(_) => Method::Brl(self.deserialize("method", method_values)?),
+                Method::CoMining(_) => Method::CoMining(self.deserialize("method", method_values)?),
+                Method::UnbiasedTeacher(_) => {
+                    Method::UnbiasedTeacher(self.deserialize("method", method_values)?)
+                }
+                Method::Saod(_) => Method::Saod(self.deserialize("method", method_values)?),
             },
         })
     }

@@ -137,8 +137,13 @@ fn method_name(method: &Method) -> String {
                 method.confidence_min
             )
         }
+        Method::Brl(_) => "BRL".to_owned(),
+        Method::CoMining(_) => "Co-mining".to_owned(),
+        Method::UnbiasedTeacher(_) => "Unbiased Teacher".to_owned(),
+        Method::Saod(_) => "SAOD".to_owned(),
     };
-    if method.focal_iou().enabled { name + " + Focal IoU" } else { name }
+    let weighted = method.focal_iou().is_some_and(|focal_iou| focal_iou.enabled);
+    if weighted { name + " + Focal IoU" } else { name }
 }
 
 fn outcomes(last: Option<&Value>) -> Vec<Outcome> {

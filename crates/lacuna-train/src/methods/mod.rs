@@ -1,0 +1,248 @@
+//! One iteration of training, a file for each method. What they share is here: the views they are given, targets, and
+//! the student's loss.
+
+mod brl;
+mod co_mining;
+mod pseudo_labels;
+mod saod;
+mod supervised;
+mod unbiased_teacher;
+
+use burn::Tensor;
+use burn::tensor::{Device, TensorData};
+use lacuna_boxes::Detection;
+use lacuna_data::Object;
+use lacuna_data::batch::{Batch, Position, View};
+use lacuna_models::{Images, LossOptions, Losses, NegativeWeight, Target};
+use lacuna_random::{Purpose, Rng};
+
+use crate::config::{FocalIou, Method, RunConfig};
+use crate::learner::{Learner, NotFinite, Step, Threshold};
+use crate::phases::Stopwatch;
+
+/// What an iteration is given.
+pub struct Lesson<'a> {
+    pub config: &'a RunConfig,
+    pub batch: Batch,
+    /// The images' own.
+    pub ids: &'a [u64],
+    pub epochs: Epochs,
+    pub watch: &'a mut Stopwatch,
+}
+
+/// How long the epochs are, and how many there are.
+#[derive(Clone, Copy, Debug)]
+pub struct Epochs {
+    /// Batches of each.
+    pub batches: usize,
+    pub of_run: f64,
+}
+
+impl Epochs {
+    /// The epochs that a position is after the start, in parts of one.
+    fn at(&self, position: Position) -> f64 {
+        position.epoch as f64 + position.batch as f64 / self.batches as f64
+    }
+}
+
+/// A learner after an iteration, and what that was. When the loss or its gradient is not finite, nothing has changed.
+pub type Taught = (Learner, Result<Step, NotFinite>);
+
+impl Learner {
+    /// One iteration.
+    pub fn step(self, lesson: Lesson) -> Taught {
+        match &lesson.config.method {
+            Method::Supervised(method) => method.step(self, lesson),
+            Method::Fixed(method) => method.step(self, lesson),
+            Method::Dynamic(method) => method.step(self, lesson),
+            Method::Calibrated(method) => method.step(self, lesson),
+            Method::Brl(method) => method.step(self, lesson),
+            Method::CoMining(method) => method.step(self, lesson),
+            Method::UnbiasedTeacher(method) => method.step(self, lesson),
+            Method::Saod(method) => method.step(self, lesson),
+        }
+    }
+
+    /// What detections have to be above to become pseudo labels, as things are now; `None` when none is let through.
+    pub(crate) fn threshold(&self, config: &RunConfig, at: Position, epochs: Epochs) -> Option<Threshold> {
+        match &config.method {
+            Method::Supervised(_) | Method::Brl(_) => None,
+            Method::Fixed(method) => method.threshold_at(self.iteration),
+            Method::Dynamic(method) => method.threshold_at(self.iteration, epochs.at(at), epochs.of_run),
+            Method::Calibrated(method) => method.threshold_at(self.iteration, self.calibrator()),
+            Method::CoMining(method) => method.threshold_at(self.iteration),
+            Method::UnbiasedTeacher(method) => method.threshold_at(self.iteration),
+            Method::Saod(method) => Some(method.label_threshold()),
+        }
+    }
+
+    /// What a view costs the student.
+    fn loss(
+        &self,
+        images: &Images,
+        targets: &[Vec<Target>],
+        options: &LossOptions,
+        rngs: &mut [Rng],
+    ) -> Losses {
+        self.student.loss(images, targets, options, rngs)
+    }
+
+    /// The same with Focal IoU weight, once that has begun.
+    fn weighted_loss(
+        &self,
+        images: &Images,
+        targets: &[Vec<Target>],
+        focal_iou: &FocalIou,
+        config: &RunConfig,
+        rngs: &mut [Rng],
+    ) -> Losses {
+        let (weight, slope) = (|iou: f32| focal_iou.weight(iou), |iou: f32| focal_iou.slope(iou));
+        let weighs = focal_iou.enabled && self.iteration >= focal_iou.start_iteration;
+        let negative_weight = weighs.then_some(NegativeWeight {
+            weight: &weight,
+            slope: &slope,
+            iou_of: focal_iou.iou_of,
+            rpn: focal_iou.rpn,
+            proposals: focal_iou.proposals,
+        });
+        self.loss(images, targets, &LossOptions { negative_weight, ..options(config) }, rngs)
+    }
+}
+
+/// The run's, without anything that a method adds.
+fn options(config: &RunConfig) -> LossOptions<'static> {
+    LossOptions { normalization: config.train.normalization, ..LossOptions::default() }
+}
+
+/// For what a detector draws at random in this iteration; of each image.
+fn rngs(config: &RunConfig, at: Position, ids: &[u64]) -> Vec<Rng> {
+    ids.iter().map(|&id| Rng::new(Purpose::Sampling, config.train.seed, at.epoch, id)).collect()
+}
+
+/// A view as a detector takes it that learns from it.
+fn tracked(view: View) -> Images {
+    images(view, &Device::flex().autodiff())
+}
+
+/// A view as a detector takes it that only looks at it.
+fn plain(view: View) -> Images {
+    images(view, &Device::flex())
+}
+
+fn images(view: View, device: &Device) -> Images {
+    let View { height, width, pixels, sizes, to_view } = view;
+    let data = TensorData::new(pixels, [sizes.len(), height, width, 3]);
+    Images { pixels: Tensor::from_data(data, device), recoloured: None, sizes, to_view }
+}
+
+fn select(candidates: &[Detection], threshold: Option<&Threshold>) -> Vec<Detection> {
+    let Some(threshold) = threshold else { return Vec::new() };
+    candidates.iter().filter(|candidate| threshold.is_below(candidate)).copied().collect()
+}
+
+/// Annotations ∪ pseudo labels.
+fn targets(annotations: &[Vec<Object>], pseudo_labels: &[Vec<Detection>]) -> Vec<Vec<Target>> {
+    let of_image = |(annotations, pseudo_labels): (Vec<Target>, &Vec<Detection>)| {
+        annotations.into_iter().chain(pseudo_labels.iter().map(of_detection)).collect()
+    };
+    annotated(annotations).into_iter().zip(pseudo_labels).map(of_image).collect()
+}
+
+fn annotated(annotations: &[Vec<Object>]) -> Vec<Vec<Target>> {
+    let target = |object: &Object| Target { bounds: object.bbox, class: object.class };
+    annotations.iter().map(|objects| objects.iter().map(target).collect()).collect()
+}
+
+fn of_detection(found: &Detection) -> Target {
+    Target { bounds: found.bounds, class: found.class }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use lacuna_boxes::{Box2, Score};
+    use lacuna_calib::{Confidence, Curve, NoFit, Observed, Outcome, Platt};
+
+    use super::*;
+    use crate::config::Source;
+    use crate::learner::Refit;
+
+    const EPOCHS: Epochs = Epochs { batches: 10, of_run: 30.0 };
+
+    fn learner(method: &str) -> (Learner, RunConfig) {
+        let text = format!(
+            "[data.train]\npath = \"train.json\"\n[detector]\nkind = \"fcos\"\nwidth = 32\nhead_depth = 0\n\
+             [detector.backbone]\ndepth = \"resnet10\"\nwidth = 32\nnorm = \"group\"\nfrozen_stages = 0\n\
+             [method]\n{method}"
+        );
+        let source = Source { path: Path::new("test.toml"), text: &text, set: &[] };
+        let config = RunConfig::parse(source).unwrap_or_else(|error| panic!("{error}"));
+        let mut rng = Rng::new(Purpose::Weights, 0, 0, 0);
+        let student = config.detector.init(&Device::flex().autodiff(), &mut rng);
+        (Learner::new(student, &config), config)
+    }
+
+    fn threshold(method: &str, iteration: u64, epoch: u64) -> Option<Threshold> {
+        let (mut learner, config) = learner(method);
+        learner.iteration = iteration;
+        learner.threshold(&config, Position { epoch, batch: 0 }, EPOCHS)
+    }
+
+    #[test]
+    fn each_method_has_its_threshold() {
+        assert_eq!(threshold("name = \"supervised\"", 5, 0), None);
+        assert_eq!(threshold("name = \"fixed\"\nthreshold = 0.6", 0, 0), Some(Threshold::Score(Score(0.6))));
+        let dynamic = "name = \"dynamic\"\nthreshold_start = 0.5\nepoch_start = 2";
+        assert_eq!(threshold(dynamic, 0, 1), Some(Threshold::Score(Score(0.5))));
+        let Some(Threshold::Score(Score(later))) = threshold(dynamic, 0, 20) else { panic!("it has one") };
+        assert!((later - (0.5 + 0.5 * 18f32.ln() / 28f32.ln())).abs() < 1e-5, "{later}");
+        assert_eq!(threshold("name = \"calibrated\"", 5, 0), None);
+        let identity = "name = \"calibrated\"\nbefore_first_fit = \"identity\"";
+        let expected = Threshold::Confidence(Confidence(0.7), Platt::IDENTITY.into());
+        assert_eq!(threshold(identity, 5, 0), Some(expected.clone()));
+        let late = format!("{identity}\nteacher.start_iteration = 6");
+        assert_eq!((threshold(&late, 5, 0), threshold(&late, 6, 0)), (None, Some(expected)));
+    }
+
+    #[test]
+    fn candidates_above_the_threshold_become_pseudo_labels() {
+        let candidates = [0.5f32, 0.7, 0.8].map(|score| Detection {
+            bounds: Box2::new(0.0, 0.0, 9.0, 9.0),
+            class: 0,
+            score: Score(score),
+        });
+        assert_eq!(select(&candidates, None), []);
+        assert_eq!(select(&candidates, Some(&Threshold::Score(Score(0.7)))), [candidates[2]]);
+        // A calibrator that is surer than the scores lets more through.
+        let surer = Threshold::Confidence(Confidence(0.7), Platt { w: 1.0, b: 1.0 }.into());
+        assert_eq!(select(&candidates, Some(&surer)), candidates);
+        assert_eq!(surer.as_score().map(|score| score.0 < 0.5), Some(true));
+    }
+
+    #[test]
+    fn the_calibrator_is_fitted_when_it_is_time_and_only_if_it_is_of_use() {
+        let (mut learner, config) = learner("name = \"calibrated\"\nrefit_every = 10");
+        let Method::Calibrated(method) = config.method else { panic!("it calibrates") };
+        let calibration = learner.teacher.as_mut().and_then(|teacher| teacher.calibration.as_mut());
+        let calibration = calibration.expect("the method calibrates");
+        let judged = |pairs: &[(f32, bool)]| -> Vec<Observed> {
+            let outcome = |right| if right { Outcome::Right } else { Outcome::Wrong };
+            let observed =
+                |&(score, right)| Observed { class: 0, score: Score(score), outcome: outcome(right) };
+            pairs.iter().map(observed).collect()
+        };
+        let rising =
+            judged(&[(0.4, false), (0.5, false), (0.6, true), (0.55, true), (0.7, false), (0.8, true)]);
+        calibration.queue.push(rising);
+        assert_eq!(calibration.refit(&method, 9), None);
+        assert_eq!(calibration.refit(&method, 10), Some(Refit { fit: Ok(()), detections: 6 }));
+        let fit = calibration.calibrator.clone().expect("it is time, and there is something to fit");
+        assert!(matches!(fit.pooled(), Curve::Platt(platt) if platt.w > 0.0));
+        let falling = [(0.9, false), (0.85, false), (0.8, false), (0.45, true), (0.42, true), (0.41, true)];
+        (0..9).for_each(|_| calibration.queue.push(judged(&falling)));
+        let again = calibration.refit(&method, 20).expect("it is time");
+        assert_eq!(again.fit, Err(NoFit::Falling));
+        assert_eq!(calibration.calibrator, Some(fit), "the old one stays");
+    }
+}

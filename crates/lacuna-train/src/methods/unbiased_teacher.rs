@@ -1,0 +1,63 @@
+//! Unbiased Teacher (Liu et al., "Unbiased Teacher for Semi-Supervised Object Detection", ICLR 2021), for annotations with
+//! gaps: each image is a labelled one, with the boxes that it has, and an unlabelled one, which a teacher labels.
+//!
+//! Differs from the reference: there labelled and unlabelled images are different ones.
+
+use lacuna_boxes::{Detection, Score};
+use lacuna_models::{LossOptions, Target, Term};
+
+use super::{Lesson, Taught, annotated, of_detection, options, plain, rngs, select, tracked};
+use crate::config::UnbiasedTeacher;
+use crate::learner::{Learner, Step, Threshold};
+use crate::phases::Phase;
+use crate::pseudo::Split;
+
+impl UnbiasedTeacher {
+    pub(crate) fn step(&self, learner: Learner, lesson: Lesson) -> Taught {
+        let Lesson { config, mut batch, ids, watch, .. } = lesson;
+        let [weak, strong] = [batch.views.remove(0), batch.views.remove(0)];
+        let threshold = self.threshold_at(learner.iteration);
+
+        // After the burn-in a teacher labels the weak view, whatever is annotated there.
+        let found = watch.time(Phase::Teacher, || match &threshold {
+            Some(_) => {
+                let teacher = learner.teacher.as_ref().expect("the method has a teacher");
+                teacher.detector.detect_above(self.threshold, &plain(weak.clone()))
+            }
+            None => vec![Vec::new(); ids.len()],
+        });
+        let pseudo_labels: Vec<Vec<Detection>> =
+            found.iter().map(|found| select(found, threshold.as_ref())).collect();
+
+        // The annotations teach both views all there is to learn; the pseudo labels teach the strong one classes alone.
+        let options = LossOptions { proposal_gamma: Some(self.gamma), ..options(config) };
+        let mut rngs = rngs(config, batch.at, ids);
+        let losses = watch.time(Phase::Forward, || {
+            let given = annotated(&batch.objects);
+            let (weak, strong) = (tracked(weak), tracked(strong));
+            let mut loss =
+                |images, targets: &[Vec<Target>]| learner.loss(images, targets, &options, &mut rngs);
+            let supervised = loss(&weak, &given).plus(loss(&strong, &given)).times(0.5);
+            if threshold.is_none() {
+                return supervised;
+            }
+            let labels: Vec<Vec<Target>> =
+                pseudo_labels.iter().map(|labels| labels.iter().map(of_detection).collect()).collect();
+            let unsupervised = loss(&strong, &labels).only(&[Term::Classification, Term::Objectness]);
+            supervised.plus(unsupervised.times(self.weight))
+        });
+        let (learner, terms) = learner.descend(config, losses, watch);
+        let splits = vec![Split::default(); ids.len()];
+        let step = |losses| Step { losses, found, splits, pseudo_labels, threshold, ..Step::default() };
+        (learner, terms.map(step))
+    }
+
+    pub(crate) fn threshold_at(&self, iteration: u64) -> Option<Threshold> {
+        (iteration >= self.burn_in).then_some(Threshold::Score(Score(self.threshold)))
+    }
+
+    /// How much of the teacher stays after this iteration: during the burn-in it is the student.
+    pub(crate) fn momentum(&self, iteration: u64) -> f32 {
+        if iteration < self.burn_in { 0.0 } else { self.momentum }
+    }
+}
