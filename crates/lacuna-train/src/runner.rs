@@ -502,7 +502,7 @@ impl Run {
             warnings.into_iter().for_each(|warning| spectator.warn(warning));
         }
         if at.is_multiple_of(self.config.train.log_every) {
-            if first_pseudo_labels.is_some_and(|first| at > first) {
+            if first_pseudo_labels.is_some() {
                 let warnings = progress.watch.after_window(at, &progress.since_line);
                 warnings.into_iter().for_each(|warning| spectator.warn(warning));
             }

@@ -20,7 +20,7 @@ const FLOOD: f64 = 4.0;
 pub struct Watch {
     /// Iterations since there was a pseudo label.
     without_pseudo_labels: u64,
-    /// Whether the teacher has ever found something in every other image.
+    /// Whether something was ever found in every other image.
     detected: bool,
     told: Told,
 }
@@ -34,7 +34,7 @@ struct Told {
 }
 
 impl Watch {
-    /// After each iteration of a teacher's run.
+    /// After each iteration of a run that may have pseudo labels.
     pub fn after_step(&mut self, iteration: u64, start_iteration: u64, step: &Step) -> Vec<String> {
         let mut warnings = Vec::new();
         let some = step.pseudo_labels.iter().any(|labels| !labels.is_empty()) || iteration <= start_iteration;
@@ -79,8 +79,8 @@ impl Watch {
         let collapse = self.detected && window.detections == 0;
         tell(&mut self.told.collapse, collapse, &mut warnings, || {
             format!(
-                "iteration {iteration}: the teacher finds nothing any more (no score above its floor); the \
-                 learning rate may be too high"
+                "iteration {iteration}: nothing is found any more that could become a pseudo label (no score is \
+                 above the floor); the learning rate may be too high"
             )
         });
         self.detected |= 2 * window.detections > window.images;
@@ -147,7 +147,7 @@ mod tests {
         assert!(watch.after_window(20, &window(50, 20)).is_empty());
         assert!(watch.after_window(30, &window(500, 200))[0].contains("20.0 pseudo labels per image"));
         assert!(watch.after_window(40, &window(500, 200)).is_empty());
-        assert!(watch.after_window(50, &window(0, 0))[0].contains("finds nothing any more"));
+        assert!(watch.after_window(50, &window(0, 0))[0].contains("nothing is found any more"));
     }
 
     #[test]
