@@ -3,7 +3,8 @@
 //! A table is a file of `experiments/`. Each of its cells is a few runs, one a seed, which are kept under
 //! `target/experiments` by the check sum of their whole configuration: a cell that was run is not run again, one that
 //! was interrupted goes on where it was. The table is written anew after every run. Several processes can work at one
-//! table: none touches what another is at.
+//! table: none touches what another is at. A change of the code that changes results is not seen: then the folder is to
+//! be removed.
 
 mod calibration;
 mod completion;
@@ -91,9 +92,15 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         let mut left: VecDeque<&Job> = jobs.iter().filter(wanted).map(|(_, job)| job).collect();
         let mut in_a_row = 0;
         while let Some(job) = left.pop_front() {
-            match job.run(&table, deadline)? {
-                Ran::ToItsEnd => write(&table, &options.table, &jobs)?,
-                Ran::Already => {}
+            match job.run(deadline)? {
+                ran @ (Ran::ToItsEnd | Ran::Already) => {
+                    if table.show.contains(&Show::Completion) {
+                        completion::measure(&job.folder, &job.config).with_context(|| job.name.clone())?;
+                    }
+                    if matches!(ran, Ran::ToItsEnd) {
+                        write(&table, &options.table, &jobs)?;
+                    }
+                }
                 Ran::Elsewhere => {
                     left.push_back(job);
                     in_a_row += 1;
@@ -141,7 +148,7 @@ fn write(table: &Table, name: &str, jobs: &[(Place, Job)]) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Beside a run: the seconds of one core that an iteration took, of those after the last interruption.
+/// Beside a run: the seconds of one core that an iteration took.
 const COST: &str = "seconds.txt";
 
 /// What this process took so far.
@@ -162,11 +169,11 @@ enum Ran {
 
 impl Job {
     /// To its end, unless it is there; before it the run that it starts from.
-    fn run(&self, table: &Table, deadline: Option<Instant>) -> anyhow::Result<Ran> {
+    fn run(&self, deadline: Option<Instant>) -> anyhow::Result<Ran> {
         let done = outcome(self)?.is_some();
         if !done {
             if let Some(burn_in) = &self.burn_in {
-                match burn_in.run(table, deadline)? {
+                match burn_in.run(deadline)? {
                     Ran::ToItsEnd | Ran::Already => {}
                     other => return Ok(other),
                 }
@@ -175,14 +182,15 @@ impl Job {
             let begun = self.folder.join("config.toml").exists();
             let begin = if begun { Begin::Resume } else { Begin::New(IfExists::Refuse) };
             let mut watch = Watch::new(self.config.train.iterations, deadline);
-            let before = processor_time();
             match train(self.config.clone(), &self.folder, begin, &mut watch) {
-                Ok(finished) => {
-                    let seconds =
-                        (processor_time() - before).as_secs_f64() / finished.iterations.max(1) as f64;
-                    fs::write(self.folder.join(COST), format!("{seconds:.4}\n"))?;
+                Ok(_) => {
+                    if let Some(seconds) = watch.cost() {
+                        fs::write(self.folder.join(COST), format!("{seconds:.4}\n"))?;
+                    }
                 }
-                Err(TrainError::Running { .. }) => return Ok(Ran::Elsewhere),
+                Err(TrainError::Running { .. } | TrainError::Data(lacuna_data::Error::Exists { .. })) => {
+                    return Ok(Ran::Elsewhere);
+                }
                 Err(TrainError::Interrupted { iteration, of, .. }) => {
                     println!(
                         "{}: stopped after iteration {iteration} of {of}; it goes on the next time",
@@ -193,9 +201,6 @@ impl Job {
                 Err(error) => return Err(error).with_context(|| self.name.clone()),
             }
             outcome(self)?.with_context(|| format!("{} has no last evaluation", self.name))?;
-        }
-        if table.show.contains(&Show::Completion) {
-            completion::measure(&self.folder, &self.config).with_context(|| self.name.clone())?;
         }
         Ok(if done { Ran::Already } else { Ran::ToItsEnd })
     }
@@ -283,7 +288,8 @@ fn outcome(job: &Job) -> anyhow::Result<Option<Outcome>> {
     let number = |name: &str| -> Option<f64> {
         cells.iter().find(|(of, _)| *of == name).and_then(|(_, value)| value.parse().ok())
     };
-    if number("iteration") != Some(job.config.train.iterations as f64) {
+    let iterations = job.config.train.iterations;
+    if number("iteration") != Some(iterations as f64) || kept(&job.folder) != Some(iterations) {
         return Ok(None);
     }
     let of = |who: &str| {
@@ -298,6 +304,12 @@ fn outcome(job: &Job) -> anyhow::Result<Option<Outcome>> {
     }
 }
 
+/// The iteration of a run's last checkpoint: the last evaluation is told before its model is kept.
+fn kept(run: &Path) -> Option<u64> {
+    let state = fs::read_to_string(Finished::model(run).join("state.json")).ok()?;
+    serde_json::from_str::<serde_json::Value>(state.lines().next()?).ok()?["iteration"].as_u64()
+}
+
 fn over(deadline: Option<Instant>) -> bool {
     STOPPED.load(Ordering::Relaxed) || deadline.is_some_and(|deadline| Instant::now() >= deadline)
 }
@@ -308,6 +320,8 @@ struct Watch {
     deadline: Option<Instant>,
     began: (Instant, u64),
     next_line: Instant,
+    /// The processor's time before the first iteration, and after the last so far; and how many they are.
+    cost: Option<(Duration, Duration, u64)>,
 }
 
 const BETWEEN_LINES: Duration = Duration::from_secs(30);
@@ -315,7 +329,16 @@ const BETWEEN_LINES: Duration = Duration::from_secs(30);
 impl Watch {
     fn new(iterations: u64, deadline: Option<Instant>) -> Self {
         let now = Instant::now();
-        Self { iterations, deadline, began: (now, 0), next_line: now + BETWEEN_LINES }
+        Self { iterations, deadline, began: (now, 0), next_line: now + BETWEEN_LINES, cost: None }
+    }
+}
+
+impl Watch {
+    /// Of one core, an iteration; `None` where there were too few to tell.
+    fn cost(&self) -> Option<f64> {
+        const ENOUGH: u64 = 100;
+        let (before, after, count) = self.cost.filter(|(.., count)| *count >= ENOUGH)?;
+        Some((after - before).as_secs_f64() / count as f64)
     }
 }
 
@@ -330,9 +353,11 @@ impl Spectator for Watch {
 
     fn begins(&mut self, _: &lacuna_train::data::Data, iteration: u64) {
         self.began = (Instant::now(), iteration);
+        self.cost = Some((processor_time(), processor_time(), 0));
     }
 
     fn iteration(&mut self, iteration: u64, _: usize, window: &Window, _: Option<&Calibrator>) {
+        self.cost = self.cost.map(|(before, _, count)| (before, processor_time(), count + 1));
         if Instant::now() < self.next_line {
             return;
         }

@@ -23,6 +23,8 @@ use crate::error::Result;
 pub const SIZE_DIVISOR: u32 = 32;
 
 /// How a view of an image is made.
+// A loader has two or three; a box would only be in the way.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Recipe {
     /// The teacher's: resize, flip.
@@ -31,8 +33,6 @@ pub enum Recipe {
     Strong(ResizeRange),
     /// For evaluation: resize.
     Plain(Resize),
-    /// Resize, flip, several changes of colour.
-    Recoloured(ResizeRange, RecolourRange),
     /// The resize and flip of the view before it in the list, then several changes of colour of its
     /// own in place of that view's.
     Follower(RecolourRange),
@@ -45,7 +45,6 @@ impl Recipe {
             Self::Weak(range) => ViewPlan::weak(image_size, range, rng),
             Self::Strong(range) => ViewPlan::strong(image_size, range, rng),
             Self::Plain(resize) => ViewPlan::plain(image_size, resize),
-            Self::Recoloured(range, recolour) => ViewPlan::recoloured(image_size, range, recolour, rng),
             Self::Follower(recolour) => {
                 before.expect("the first recipe is no follower").follower(recolour, rng)
             }
@@ -209,9 +208,7 @@ impl Loader {
         let first_follows = matches!(config.recipes[0], Recipe::Follower(_));
         assert!(!first_follows, "the first recipe has none before it to follow: {:?}", config.recipes);
         let sides = config.recipes.iter().filter_map(|recipe| match recipe {
-            Recipe::Weak(range) | Recipe::Strong(range) | Recipe::Recoloured(range, _) => {
-                Some((range.short_side, range.long_side_max))
-            }
+            Recipe::Weak(range) | Recipe::Strong(range) => Some((range.short_side, range.long_side_max)),
             Recipe::Plain(resize) => Some(((resize.short_side, resize.short_side), resize.long_side_max)),
             Recipe::Follower(_) => None,
         });

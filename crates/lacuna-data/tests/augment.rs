@@ -536,8 +536,9 @@ proptest! {
         resize in any_range(),
         seed in any::<u64>(),
     ) {
-        let plan = ViewPlan::recoloured(size, resize, range, &mut rng(seed));
-        prop_assert_eq!(plan, ViewPlan::recoloured(size, resize, range, &mut rng(seed)));
+        let weak = ViewPlan::weak(size, resize, &mut rng(seed));
+        let plan = weak.follower(range, &mut rng(seed));
+        prop_assert_eq!(plan, weak.follower(range, &mut rng(seed)));
         let image = patterned(size);
         let mut resizer = Resizer::default();
         prop_assert_eq!(plan.render(&image, &mut resizer), plan.render(&image, &mut resizer));
@@ -560,8 +561,6 @@ proptest! {
             // Its colours are the image's and not the leader's.
             prop_assert_eq!(leader.follower(never(range), &mut rng(!seed)), weak);
         }
-        // With a recolouring that is never done, a recoloured view is the weak one.
-        prop_assert_eq!(ViewPlan::recoloured(size, resize, never(range), &mut rng(seed)), weak);
     }
 
     #[test]

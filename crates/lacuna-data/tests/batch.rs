@@ -82,7 +82,7 @@ fn workers_change_nothing() {
 #[test]
 fn a_follower_has_the_geometry_of_the_view_before_it_and_changes_no_other_view() {
     let (folder, dataset) = made(10);
-    let first = [Recipe::Recoloured(RANGE, RecolourRange::UNBIASED_TEACHER), Recipe::Weak(RANGE)];
+    let first = [Recipe::Strong(RANGE), Recipe::Weak(RANGE)];
     let followers = [RecolourRange::CO_MINING, RecolourRange::UNBIASED_TEACHER].map(Recipe::Follower);
     let with = |recipes: &[Recipe], workers| {
         let config = LoaderConfig { recipes: recipes.to_vec(), workers, ..config() };
@@ -96,7 +96,7 @@ fn a_follower_has_the_geometry_of_the_view_before_it_and_changes_no_other_view()
             assert_eq!((follower.height, follower.width), (leader.height, leader.width));
         }
     }
-    // A recoloured view has a geometry of its own.
+    // What is not before it has a geometry of its own.
     assert!(batches.iter().any(|b| b.views[0].to_view != b.views[1].to_view));
     // Of an image in five, Co-mining leaves the colours.
     let recoloured = batches.iter().filter(|b| b.views[2].pixels != b.views[1].pixels).count();

@@ -165,7 +165,7 @@ pub struct Recalibration {
 
 impl Recalibration {
     pub(crate) fn confuses(&self, sample: Box2, objects: &Objects) -> bool {
-        best_iou(sample, objects.boxes.iter().copied()).is_none_or(|(_, iou)| iou < self.iou_max)
+        best_iou(sample, objects.boxes.iter().copied()).map_or(0.0, |(_, iou)| iou) < self.iou_max
     }
 
     /// What the loss of the classes that are turned is more than it would be: `logits [rows, n_classes]`, of which
@@ -364,6 +364,11 @@ impl Detector {
             Self::Fcos(detector) => detector.detect(images, score_min),
             Self::FasterRcnn(detector) => detector.detect(images, score_min),
         }
+    }
+
+    /// Whether it is shown each view in other colours, too.
+    pub fn two_views(&self) -> bool {
+        matches!(self, Self::FasterRcnn(detector) if detector.two_views())
     }
 
     /// The loss of two views of each image, and the targets that were added to the second: see

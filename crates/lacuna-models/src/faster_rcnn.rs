@@ -215,6 +215,10 @@ pub struct RoiOutput {
 }
 
 impl FasterRcnn {
+    pub fn two_views(&self) -> bool {
+        self.config.two_views
+    }
+
     pub fn features(&self, images: &Images, mode: Mode) -> Levels {
         self.backbone.forward(images.pixels.clone(), mode)
     }
@@ -397,7 +401,7 @@ impl FasterRcnn {
     }
 
     /// The loss of two views of one geometry (SAOD, "SparseDet": Suri et al., 2023), and the detections in the first that
-    /// were targets of the second, in each image's coordinates.
+    /// were added to the targets of the second, in each image's coordinates.
     ///
     /// Regions are proposed from both views together. With `mining`, those that are surely objects, though nothing is
     /// annotated there, are kept out of what the box head samples, and its features of them are drawn together. The first
@@ -426,8 +430,10 @@ impl FasterRcnn {
 
         let first = self.sample(&features, &proposed, &objects, rngs);
         let found = self.found_in(images, &first, two_views.score_min);
+        let added: Vec<Vec<Detection>> =
+            objects.iter().zip(&found).map(|(objects, found)| new_to(objects, found)).collect();
         let labelled: Vec<Objects> =
-            objects.iter().zip(&found).map(|(objects, found)| with_found(objects, found)).collect();
+            objects.iter().zip(&added).map(|(objects, added)| with_added(objects, added)).collect();
         let second = self.sample(&recoloured, &proposed, &labelled, rngs);
         let views = [self.roi_loss(first, &objects, options), self.roi_loss(second, &labelled, options)]
             .map(Vec::from);
@@ -444,7 +450,7 @@ impl FasterRcnn {
             let there = |found: Detection| Detection { bounds: to_image.apply(found.bounds), ..found };
             found.into_iter().map(there).collect()
         };
-        (Losses(losses), found.into_iter().enumerate().map(in_images).collect())
+        (Losses(losses), added.into_iter().enumerate().map(in_images).collect())
     }
 
     /// What the proposal network's samples cost, and its proposals.
@@ -648,18 +654,21 @@ fn without_doubles(found: &[Detection], iou_max: f64) -> Vec<Detection> {
     nms(&boxes, &scores, &classes, iou_max).into_iter().map(|at| found[at]).collect()
 }
 
-/// The objects, and what was found besides them.
+/// What was found that no object of its class is.
 ///
 /// Differs from the reference: there an annotation can suppress another of its class.
-fn with_found(objects: &Objects, found: &[Detection]) -> Objects {
+fn new_to(objects: &Objects, found: &[Detection]) -> Vec<Detection> {
+    let is_new = |found: &&Detection| {
+        let mut same = objects.boxes.iter().zip(&objects.classes).filter(|(_, class)| **class == found.class);
+        same.all(|(object, _)| f64::from(iou(*object, found.bounds)) <= DOUBLE_IOU_MAX)
+    };
+    found.iter().filter(is_new).copied().collect()
+}
+
+fn with_added(objects: &Objects, added: &[Detection]) -> Objects {
     let Objects { mut boxes, mut classes } = objects.clone();
-    for Detection { bounds, class, .. } in found {
-        let mut same = objects.boxes.iter().zip(&objects.classes).filter(|(_, of)| *of == class);
-        if !same.any(|(object, _)| f64::from(iou(*object, *bounds)) > DOUBLE_IOU_MAX) {
-            boxes.push(*bounds);
-            classes.push(*class);
-        }
-    }
+    boxes.extend(added.iter().map(|added| added.bounds));
+    classes.extend(added.iter().map(|added| added.class));
     Objects { boxes, classes }
 }
 
@@ -716,4 +725,44 @@ impl Samples {
 pub fn level_of(region: Box2, levels: usize) -> usize {
     let level = (4.0 + (region.area().sqrt() / 224.0).log2() + 1e-6).floor();
     (level.max(2.0) as usize - 2).min(levels - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn square(x: f32) -> Box2 {
+        Box2::new(x, 0.0, x + 10.0, 10.0)
+    }
+
+    #[test]
+    fn what_is_surely_an_object_away_from_annotations_is_mined() {
+        let mining = Mining { objectness_min: 0.8, iou_max: 0.2, nms_iou_max: 0.3, weight: 1.0 };
+        let objects = Objects { boxes: vec![square(0.0)], classes: vec![1] };
+        let proposed = [(0.0, 0.99), (7.0, 0.9), (5.0, 0.9), (40.0, 0.9), (41.0, 0.95), (80.0, 0.8)];
+        let proposed = proposed.map(|(x, objectness)| Proposed { bounds: square(x), objectness });
+        let (left, mined) = mining.split(proposed.to_vec(), &objects);
+        // An IoU of 30/170 is little enough, 50/150 is not; 0.8 is not above 0.8; of two the surer is taken, and both go.
+        assert_eq!(left, [square(0.0), square(5.0), square(80.0)]);
+        assert_eq!(mined, [square(41.0), square(7.0)]);
+        // Nothing annotated is overlapped by nothing.
+        let nothing = Objects { boxes: Vec::new(), classes: Vec::new() };
+        assert_eq!(mining.split(proposed.to_vec(), &nothing).0, [square(80.0)]);
+    }
+
+    #[test]
+    fn annotations_come_before_what_was_found() {
+        let objects = Objects { boxes: vec![square(0.0)], classes: vec![1] };
+        let found = |x: f32, class: usize| Detection { bounds: square(x), class, score: Score(0.95) };
+        // An IoU of 80/120 is a double of its class only, one of 60/140 is none.
+        let all = [found(2.0, 1), found(2.0, 0), found(4.0, 1)];
+        let added = new_to(&objects, &all);
+        assert_eq!(added, all[1..]);
+        let both = with_added(&objects, &added);
+        assert_eq!((both.boxes, both.classes), (vec![square(0.0), square(2.0), square(4.0)], vec![1, 0, 1]));
+        let doubles = [found(0.0, 1), Detection { score: Score(0.99), ..found(1.0, 1) }, found(0.0, 0)];
+        let mut left = without_doubles(&doubles, DOUBLE_IOU_MAX);
+        left.sort_by(|a, b| b.score.0.total_cmp(&a.score.0));
+        assert_eq!(left, [doubles[1], doubles[2]]);
+    }
 }

@@ -206,7 +206,11 @@ pub fn softmax_focal(logits: &[f32], class: usize, gamma: f32, weight: f32, grad
     let (p, q) = (scores[class], 1.0 - scores[class]);
     let scale = q.powf(gamma);
     // By ln p: −(1 − p)^γ + γ·p·(1 − p)^(γ−1)·ln p; and ln p by z is 1 of the class less the scores.
-    let slope = if q > 0.0 { -scale - gamma * p * scale / q * cross_entropy } else { 0.0 };
+    let slope = match gamma {
+        0.0 => -1.0,
+        _ if q > 0.0 => -scale - gamma * p * scale / q * cross_entropy,
+        _ => 0.0,
+    };
     for (index, (g, score)) in gradient.iter_mut().zip(scores).enumerate() {
         let of_class = if index == class { 1.0 } else { 0.0 };
         *g += weight * slope * (of_class - score);

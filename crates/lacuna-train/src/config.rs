@@ -90,6 +90,16 @@ impl ViewsConfig {
         let [low, high] = self.short_side;
         ResizeRange { short_side: (low, high), long_side_max: self.long_side_max }
     }
+
+    /// What the model is shown when it is tested and used.
+    pub fn input(&self) -> InputConfig {
+        InputConfig {
+            short_side: self.test_short_side,
+            long_side_max: self.test_long_side_max,
+            resize: ResizeKind::Antialiased,
+            normalize: self.normalize,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -350,7 +360,7 @@ impl Method {
     pub const NAMES: [&str; 8] =
         ["supervised", "fixed", "dynamic", "calibrated", "brl", "co-mining", "unbiased-teacher", "saod"];
 
-    /// The settings that its paper has of the method with this name.
+    /// The method with this name, as its paper has it; BRL, too, has a strong view, as the others have.
     pub fn named(name: &str) -> Option<Self> {
         let (teacher, overlap) = (TeacherConfig::default(), Overlap::default());
         let focal_iou = FocalIou::new(false);
@@ -411,7 +421,7 @@ impl Method {
         }
     }
 
-    /// The views of each image that an iteration is given: a teacher's first, the student's last.
+    /// The views of each image that an iteration is given.
     pub fn views(&self, range: ResizeRange) -> Vec<Recipe> {
         let (weak, strong) = (Recipe::Weak(range), Recipe::Strong(range));
         let of_student = |strong_view: bool| if strong_view { strong } else { weak };
@@ -491,20 +501,13 @@ impl Method {
 type Broken = (String, String);
 
 impl RunConfig {
-    /// What the model is shown when it is tested and used.
-    pub fn input(&self) -> InputConfig {
-        InputConfig {
-            short_side: self.views.test_short_side,
-            long_side_max: self.views.test_long_side_max,
-            resize: ResizeKind::Antialiased,
-            normalize: self.views.normalize,
-            two_views: matches!(self.method, Method::Saod(_)),
-        }
-    }
-
     /// The paper's run with this detector, backbone and method; where its data is remains to be said. As
     /// many detections are kept as COCO's evaluation looks at, and low scores, too.
-    fn new(kind: DetectorKind, depth: Depth, method: Method) -> Self {
+    fn new(kind: DetectorKind, depth: Depth, mut method: Method) -> Self {
+        if let (Method::CoMining(method), DetectorKind::Fcos) = (&mut method, kind) {
+            // As its authors have it.
+            method.threshold = 0.5;
+        }
         let backbone = ResNetConfig::new(depth);
         let keep = |nms_iou_max| PostProcess { score_min: 0.05, nms_iou_max, detections_max: 100 };
         let detector = match kind {
@@ -590,7 +593,7 @@ impl RunConfig {
         let ordered = sides.contains(&low) && low <= high && high <= long_side_max;
         require(ordered, "views.short_side", "two sizes, ascending, from 1 to `views.long_side_max`")?;
         require(sides.contains(&long_side_max), "views.long_side_max", "from 1 to 16384")?;
-        let input = self.input();
+        let input = self.views.input();
         require(
             sides.contains(&input.short_side) && input.short_side <= input.long_side_max,
             "views.test_short_side",
@@ -606,9 +609,8 @@ impl RunConfig {
             &format!("one that this detector can be trained by: {known}"),
         )?;
         if let DetectorConfig::FasterRcnn(FasterRcnnConfig { two_views, .. }) = self.detector {
-            let is_saod = matches!(self.method, Method::Saod(_));
-            let rule = if is_saod { "true with SAOD" } else { "false but with SAOD" };
-            require(two_views == is_saod, "detector.two_views", rule)?;
+            let fits = two_views || !matches!(self.method, Method::Saod(_));
+            require(fits, "detector.two_views", "true with SAOD")?;
         }
         self.train.check(&require)?;
         if let Some((TeacherConfig { score_min, momentum_max, .. }, overlap)) = self.method.teaching() {

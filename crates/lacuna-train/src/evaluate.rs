@@ -42,7 +42,9 @@ pub fn detect_all(
             .collect();
         for image in decoded {
             let detections = match image {
-                Ok(image) => detector.detect(&input.images(&image, &Device::flex())).remove(0),
+                Ok(image) => {
+                    detector.detect(&input.images(&image, detector.two_views(), &Device::flex())).remove(0)
+                }
                 Err(error) if on_bad_image == OnBadImage::Skip => {
                     found.skipped.push(error);
                     Vec::new()

@@ -63,10 +63,12 @@ impl Threshold {
 #[derive(Debug, Default)]
 pub struct Step {
     pub losses: Vec<(Term, f32)>,
+    pub images: usize,
     /// The detections that pseudo labels are made from, of each image.
     pub found: Vec<Vec<Detection>>,
-    /// Of each image.
+    /// Of each image, by a method that compares detections with annotations.
     pub splits: Vec<Split>,
+    /// Away from all annotations of their class.
     pub pseudo_labels: Vec<Vec<Detection>>,
     /// What the candidates had to be above; `None` when none was let through.
     pub threshold: Option<Threshold>,
@@ -112,7 +114,7 @@ impl Learner {
     }
 
     /// The student steps down its loss, and the teacher follows with the method's momentum. The terms of the loss; when
-    /// it or its gradient is not finite, nothing has changed.
+    /// it or its gradient is not finite, no weight has changed.
     pub(crate) fn descend(
         self,
         config: &RunConfig,

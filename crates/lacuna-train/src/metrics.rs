@@ -5,7 +5,8 @@ use lacuna_calib::{Calibrator, Place, Reliability};
 use lacuna_data::Object;
 use lacuna_eval::{AveragePrecision, Recovered, recovered};
 use lacuna_models::Term;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::learner::{Step, Threshold};
 use crate::pseudo::Split;
@@ -19,6 +20,7 @@ pub struct Window {
     pub iterations: u64,
     pub images: u64,
     /// In the order of [`TERMS`]; a detector has some of them.
+    #[serde(deserialize_with = "padded")]
     losses: [Option<f64>; TERMS.len()],
     pub annotations: u64,
     pub detections: u64,
@@ -43,6 +45,17 @@ const TERMS: [(Term, &str); 6] = [
     (Term::Consistency, "consistency"),
 ];
 
+/// The sums of a run that was begun when there were fewer terms: the new ones are at the end.
+fn padded<'de, D: Deserializer<'de>>(source: D) -> Result<[Option<f64>; TERMS.len()], D::Error> {
+    let read = Vec::<Option<f64>>::deserialize(source)?;
+    let mut losses = [None; TERMS.len()];
+    if read.len() > losses.len() {
+        return Err(D::Error::invalid_length(read.len(), &"at most as many as there are terms"));
+    }
+    losses[..read.len()].copy_from_slice(&read);
+    Ok(losses)
+}
+
 pub(crate) fn term_name(term: Term) -> &'static str {
     TERMS.iter().find(|(other, _)| *other == term).map_or("", |(_, name)| name)
 }
@@ -51,7 +64,7 @@ impl Window {
     /// `hidden` are the annotations that a simulated split took away, of each image of the batch.
     pub fn add(&mut self, step: &Step, annotations: usize, hidden: Option<&[Vec<Object>]>) {
         self.iterations += 1;
-        self.images += step.splits.len() as u64;
+        self.images += step.images as u64;
         for (sum, (term, _)) in self.losses.iter_mut().zip(TERMS) {
             if let Some((_, loss)) = step.losses.iter().find(|(other, _)| *other == term) {
                 *sum = Some(sum.unwrap_or(0.0) + f64::from(*loss));
@@ -102,7 +115,7 @@ pub struct Record {
     pub iteration: u64,
     pub epoch: f64,
     pub lr: f32,
-    /// Whether there is a teacher.
+    /// Whether there may be pseudo labels.
     pub taught: bool,
     pub window: Window,
     pub calibrator: Option<Calibrator>,
@@ -209,4 +222,19 @@ pub fn shortest(value: f32) -> f64 {
 /// Whole numbers without a fraction, others as short as they are exact.
 fn number(value: f64) -> String {
     format!("{value}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_fewer_terms_are_read() {
+        let mut text = serde_json::to_value(Window::default()).expect("JSON");
+        text["losses"] = serde_json::json!([1.5, null, null, null, 0.25]);
+        let window: Window = serde_json::from_value(text.clone()).expect("five terms are enough");
+        assert_eq!(window.losses, [Some(1.5), None, None, None, Some(0.25), None]);
+        text["losses"] = serde_json::json!([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        assert!(serde_json::from_value::<Window>(text).is_err());
+    }
 }

@@ -69,9 +69,6 @@ pub struct InputConfig {
     pub long_side_max: u32,
     pub resize: ResizeKind,
     pub normalize: Normalize,
-    /// The detector is shown each image in other colours, too: one of [`RecolourRange::SAOD`], the same for all.
-    #[serde(default)]
-    pub two_views: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,7 +87,6 @@ impl InputConfig {
         long_side_max: 1333,
         resize: ResizeKind::Torchvision,
         normalize: Normalize::Torchvision,
-        two_views: false,
     };
 
     /// What is wrong with the sizes, if anything.
@@ -103,26 +99,25 @@ impl InputConfig {
         Err("the short side must be from 1 to 16384, and not longer than the long side")
     }
 
-    /// One image as a batch on `device`.
-    pub fn images(&self, image: &RgbImage, device: &Device) -> Images {
+    /// One image as a batch on `device`. A detector of two views is shown other colours, too: one of
+    /// [`RecolourRange::SAOD`], the same for all images.
+    pub fn images(&self, image: &RgbImage, two_views: bool, device: &Device) -> Images {
         let resize = Resize { short_side: self.short_side, long_side_max: self.long_side_max };
         let size = match self.resize {
             ResizeKind::Antialiased => resize.view_size(image.size()),
             ResizeKind::Torchvision => resize.view_size_of_torchvision(image.size()),
         };
-        let (pixels, recoloured) = match self.resize {
-            ResizeKind::Antialiased => {
-                let mut view = Resizer::default().resize(image, size);
-                let pixels = self.tensor(view.pixels(), size, device);
-                let recoloured = self.two_views.then(|| {
-                    let mut rng = Rng::new(Purpose::View { recipe: 1 }, 0, 0, 0);
-                    RecolourRange::SAOD.draw(size, &mut rng).apply(&mut view);
-                    self.tensor(view.pixels(), size, device)
-                });
-                (pixels, recoloured)
-            }
-            ResizeKind::Torchvision => (self.tensor(&bilinear(image, size), size, device), None),
+        let resized = || Resizer::default().resize(image, size);
+        let pixels = match self.resize {
+            ResizeKind::Antialiased => self.tensor(resized().pixels(), size, device),
+            ResizeKind::Torchvision => self.tensor(&bilinear(image, size), size, device),
         };
+        let recoloured = two_views.then(|| {
+            let mut view = resized();
+            let mut rng = Rng::new(Purpose::View { recipe: 1 }, 0, 0, 0);
+            RecolourRange::SAOD.draw(size, &mut rng).apply(&mut view);
+            self.tensor(view.pixels(), size, device)
+        });
         let to_view = vec![Affine::resize(image.size(), size)];
         Images { pixels, recoloured, sizes: vec![size], to_view }
     }
@@ -194,7 +189,7 @@ impl Model {
 
     /// The detections in an image, best first, in its coordinates.
     pub fn detect(&self, image: &RgbImage) -> Vec<Detection> {
-        let images = self.config.input.images(image, &Device::flex());
+        let images = self.config.input.images(image, self.detector.two_views(), &Device::flex());
         self.detector.detect(&images).remove(0)
     }
 }

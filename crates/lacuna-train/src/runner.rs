@@ -16,7 +16,7 @@ use lacuna_models::{Detector, Term};
 use lacuna_random::{Purpose, Rng};
 
 use crate::checkpoint::{CheckpointError, Checkpoints, Progress};
-use crate::config::{DataConfig, Method, RunConfig, Source};
+use crate::config::{DataConfig, Method, RunConfig, Saod, Source};
 use crate::data::{Data, Part};
 use crate::evaluate::{classes_in, detect_all, evaluate};
 use crate::learner::{Learner, NotFinite, Step};
@@ -193,7 +193,7 @@ pub fn train(
 
     let model = ModelConfig {
         detector: config.detector.clone(),
-        input: config.input(),
+        input: config.views.input(),
         calibrator: None,
         categories,
     };
@@ -242,9 +242,9 @@ fn check_new(config: &RunConfig, run: &Path, if_exists: IfExists) -> Result<(), 
 
 /// Makes the folder of a new run.
 fn make_folder(config: &RunConfig, run: &Path, if_exists: IfExists) -> Result<(), TrainError> {
-    NewFolder::create(run, if_exists)?.finish()?;
-    let text = config.to_toml();
-    Ok(write_file(&run.join(CONFIG), IfExists::Refuse, |out| out.write_all(text.as_bytes()))?)
+    let folder = NewFolder::create(run, if_exists)?;
+    folder.file(Path::new(CONFIG), |out| out.write_all(config.to_toml().as_bytes()))?;
+    Ok(folder.finish()?)
 }
 
 /// Whether the run in this folder is the one that is to go on.
@@ -294,8 +294,8 @@ impl Files {
             Some(line.split(',').count() == cells && at <= evaluated)
         };
         Ok(Self {
-            metrics: reopen(&run.join(METRICS), None, of_json)?,
-            results: reopen(&run.join(RESULTS), Some(&heading), of_csv)?,
+            metrics: reopen(&run.join(METRICS), None, str::to_owned, of_json)?,
+            results: reopen(&run.join(RESULTS), Some(&heading), |text| with_heading(text, &heading), of_csv)?,
         })
     }
 
@@ -314,10 +314,25 @@ impl Files {
     }
 }
 
+/// The whole rows of a table, each cell under the name that it had; a run that was begun by another version may have
+/// other columns.
+fn with_heading(text: &str, heading: &str) -> String {
+    let mut lines = text.lines();
+    let Some(had) = lines.next().filter(|had| *had != heading) else { return text.to_owned() };
+    let names: Vec<&str> = had.split(',').collect();
+    let rows = lines.map(|row| row.split(',').collect::<Vec<&str>>()).filter(|row| row.len() == names.len());
+    let moved = |row: Vec<&str>| {
+        let cell = |name: &str| names.iter().position(|of| *of == name).map_or("", |at| row[at]);
+        heading.split(',').map(cell).collect::<Vec<_>>().join(",")
+    };
+    rows.map(moved).collect::<Vec<_>>().join("\n")
+}
+
 /// Opens a file to append to it, with the lines that are to be kept.
 fn reopen(
     path: &Path,
     heading: Option<&str>,
+    as_now: impl Fn(&str) -> String,
     is_kept: impl Fn(&str) -> Option<bool>,
 ) -> Result<(PathBuf, File), TrainError> {
     let failed = |source| TrainError::Write { path: path.to_owned(), source };
@@ -326,6 +341,7 @@ fn reopen(
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         Err(source) => return Err(lacuna_data::Error::Read { path: path.to_owned(), source }.into()),
     };
+    let text = as_now(&text);
     let kept = text.lines().filter(|line| is_kept(line) == Some(true));
     write_file(path, IfExists::Replace, |out| {
         heading.into_iter().chain(kept).try_for_each(|line| writeln!(out, "{line}"))
@@ -438,6 +454,19 @@ impl Run {
                 epochs.of_run,
                 method.epoch_start + 1.0,
                 method.threshold_start
+            ));
+        }
+        let iterations = self.config.train.iterations;
+        if let Some(first) = self.config.method.first_pseudo_labels().filter(|first| *first >= iterations) {
+            spectator.warn(format!(
+                "there will be no pseudo labels: they begin after {first} iterations, and the run has {iterations}"
+            ));
+        }
+        if let Method::Saod(Saod { mining_start, .. }) = &self.config.method
+            && *mining_start >= iterations
+        {
+            spectator.warn(format!(
+                "no regions will be mined: that begins after {mining_start} iterations, and the run has {iterations}"
             ));
         }
         let Some(Part { dataset, .. }) = &self.data.test else { return };
@@ -638,6 +667,12 @@ mod tests {
         let read = |name: &str| fs::read_to_string(run.path().join(name)).expect("it can be read");
         assert_eq!(read(METRICS), metrics[..3].concat());
         assert_eq!(read(RESULTS), [heading.clone(), row(10)].join("\n") + "\n");
+    }
+
+    #[test]
+    fn rows_of_other_columns_keep_their_cells() {
+        assert_eq!(with_heading("a,c\n1,3\n4\n5,6\n", "a,b,c"), "1,,3\n5,,6");
+        assert_eq!(with_heading("a,b\n1,2\n", "a,b"), "a,b\n1,2\n");
     }
 
     #[test]

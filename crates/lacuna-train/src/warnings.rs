@@ -108,6 +108,7 @@ mod tests {
         Step {
             losses: Vec::new(),
             found: Vec::new(),
+            images: 1,
             splits: vec![Split::default()],
             pseudo_labels: vec![vec![label; pseudo_labels]],
             threshold: None,

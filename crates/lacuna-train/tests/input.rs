@@ -43,7 +43,7 @@ fn an_image_is_resized_normalised_and_padded() {
         let pixels = (0..3 * width * height).map(|i| (i * 89 % 251) as u8).collect();
         let image = RgbImage::new(width, height, pixels);
         let input = InputConfig { short_side, long_side_max, ..InputConfig::TORCHVISION };
-        let images = input.images(&image, &Device::flex());
+        let images = input.images(&image, false, &Device::flex());
         assert_eq!(images.sizes, [(new_width, new_height)]);
         let [_, padded_height, padded_width, _] = images.pixels.dims();
         assert_eq!((padded_height % 32, padded_width % 32), (0, 0));

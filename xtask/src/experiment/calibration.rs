@@ -84,8 +84,9 @@ pub fn section(table: &Table, cells: &[Vec<Vec<Run>>]) -> anyhow::Result<(String
             let _ = writeln!(text, "| {name} | {} |", cells.collect::<Vec<_>>().join(" | "));
         }
         text.push('\n');
-        figures.push(("ece".to_owned(), errors_figure(&of_row.name, &columns, &runs)));
-        figures.push(("scores".to_owned(), scores_figure(&of_row.name, &columns, &runs)));
+        let row = of_row.name.to_lowercase().replace(' ', "-");
+        figures.push((format!("ece-{row}"), errors_figure(&of_row.name, &columns, &runs)));
+        figures.push((format!("scores-{row}"), scores_figure(&of_row.name, &columns, &runs)));
     }
     Ok((text, figures))
 }

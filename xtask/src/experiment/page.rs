@@ -118,7 +118,7 @@ impl Results {
     fn cost(&self, table: &Table) -> String {
         let columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
         let mut text = format!(
-            "Seconds of one core that an iteration took, evaluation and all, means over the seeds:\n\n| | {} |\n|---|{}\n",
+            "Seconds of one core that an iteration took, means over the seeds:\n\n| | {} |\n|---|{}\n",
             columns.join(" | "),
             "---|".repeat(columns.len())
         );

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use lacuna_data::sparsify::{Kind, Percent};
-use lacuna_train::config::{RunConfig, Source};
+use lacuna_train::config::{Method, RunConfig, Source};
 use serde::Deserialize;
 
 #[derive(Clone, Debug, Deserialize)]
@@ -94,9 +94,8 @@ pub struct Row {
     /// The columns that it can be run in, by name; all without.
     #[serde(default)]
     pub only: Vec<String>,
-    /// The burn-in is by its own method, not by the annotations alone: another's would not fit its detector.
-    #[serde(default)]
-    pub own_burn_in: bool,
+    /// `[method]` of the burn-in, where the annotations alone would not make a detector of its shape.
+    pub burn_in: Option<toml::Table>,
     /// The paper's figure of each column.
     #[serde(default)]
     pub paper: Vec<String>,
@@ -147,6 +146,10 @@ impl Table {
         let folder = path.parent().unwrap_or(Path::new("."));
         table.preset = folder.join(&table.preset);
         table.columns.iter_mut().for_each(|column| column.config = folder.join(&column.config));
+        for section in read_toml(&table.preset)?.keys() {
+            let known = Method::named(section).is_some();
+            ensure!(known, "{}: `[{section}]` is no method", table.preset.display());
+        }
         for row in &table.rows {
             let figures = row.paper.len();
             ensure!(
@@ -212,11 +215,11 @@ impl Table {
         let mut run = read_toml(path)?;
         let burn_in = run.remove("burn_in");
         let supervised = toml::Table::from_iter([("name".to_owned(), "supervised".into())]);
-        let Row { method: of_row, own_burn_in, .. } = &self.rows[row];
+        let Row { method: of_row, burn_in: own_burn_in, .. } = &self.rows[row];
         let said = match (stage, burn_in) {
             (Stage::BurnIn, Some(toml::Value::Table(burn_in))) => {
                 lay_over(&mut run, &burn_in);
-                if *own_burn_in { of_row } else { &supervised }
+                own_burn_in.as_ref().unwrap_or(&supervised)
             }
             (Stage::BurnIn, _) => return Ok(None),
             (Stage::After(_), _) => of_row,

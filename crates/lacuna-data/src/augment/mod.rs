@@ -91,16 +91,6 @@ impl ViewPlan {
         Self { recolour: Photometric::draw(rng).into(), ..weak }
     }
 
-    /// Resize, flip and a recolouring.
-    pub fn recoloured(
-        image_size: (u32, u32),
-        resize: ResizeRange,
-        recolour: RecolourRange,
-        rng: &mut Rng,
-    ) -> Self {
-        Self::weak(image_size, resize, rng).follower(recolour, rng)
-    }
-
     /// A view with this one's resize and flip, and a recolouring of its own in place of this one's
     /// colours.
     pub fn follower(self, recolour: RecolourRange, rng: &mut Rng) -> Self {

@@ -7,7 +7,6 @@ use super::{Lesson, Taught, annotated, options, rngs, tracked};
 use crate::config::Brl;
 use crate::learner::{Learner, Step};
 use crate::phases::Phase;
-use crate::pseudo::Split;
 
 impl Brl {
     pub(crate) fn step(&self, learner: Learner, lesson: Lesson) -> Taught {
@@ -19,9 +18,6 @@ impl Brl {
         let options = LossOptions { recalibration, ..options(config) };
         let losses = watch.time(Phase::Forward, || learner.loss(&images, &targets, &options, &mut rngs));
         let (learner, terms) = learner.descend(config, losses, watch);
-        (
-            learner,
-            terms.map(|losses| Step { losses, splits: vec![Split::default(); ids.len()], ..Step::default() }),
-        )
+        (learner, terms.map(|losses| Step { losses, images: ids.len(), ..Step::default() }))
     }
 }

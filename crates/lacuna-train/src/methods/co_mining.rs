@@ -2,14 +2,12 @@
 //! network looks at two views of one geometry, and what it finds in each is a pseudo label of the other.
 
 use burn::module::Module;
-use lacuna_boxes::{Detection, Score, iou};
-use lacuna_data::Object;
+use lacuna_boxes::{Detection, Score};
 
-use super::{Lesson, Taught, options, plain, rngs, select, targets, tracked};
+use super::{Lesson, Taught, new_to, options, plain, rngs, select, targets, tracked};
 use crate::config::CoMining;
 use crate::learner::{Learner, Step, Threshold};
 use crate::phases::Phase;
-use crate::pseudo::Split;
 
 impl CoMining {
     pub(crate) fn step(&self, learner: Learner, lesson: Lesson) -> Taught {
@@ -28,7 +26,9 @@ impl CoMining {
         });
         let [by_original, by_jittered] = found.each_ref().map(|found| -> Vec<Vec<Detection>> {
             let images = found.iter().zip(&batch.objects);
-            images.map(|(found, given)| select(&self.new_to(found, given), threshold.as_ref())).collect()
+            images
+                .map(|(found, given)| select(&new_to(found, given, self.iou_max), threshold.as_ref()))
+                .collect()
         });
 
         // Each learns from what the other found.
@@ -42,19 +42,15 @@ impl CoMining {
         });
         let (learner, terms) = learner.descend(config, losses, watch);
         let [_, found] = found;
-        let splits = vec![Split::default(); ids.len()];
-        let step =
-            |losses| Step { losses, found, splits, pseudo_labels: by_jittered, threshold, ..Step::default() };
-        (learner, terms.map(step))
-    }
-
-    /// Detections that no annotation of their class overlaps much.
-    fn new_to(&self, found: &[Detection], annotations: &[Object]) -> Vec<Detection> {
-        let is_new = |found: &&Detection| {
-            let same = annotations.iter().filter(|object| object.class == found.class);
-            same.into_iter().all(|object| iou(object.bbox, found.bounds) <= self.iou_max)
+        let step = |losses| Step {
+            losses,
+            images: ids.len(),
+            found,
+            pseudo_labels: by_jittered,
+            threshold,
+            ..Step::default()
         };
-        found.iter().filter(is_new).copied().collect()
+        (learner, terms.map(step))
     }
 
     pub(crate) fn threshold_at(&self, iteration: u64) -> Option<Threshold> {

@@ -10,7 +10,7 @@ mod unbiased_teacher;
 
 use burn::Tensor;
 use burn::tensor::{Device, TensorData};
-use lacuna_boxes::Detection;
+use lacuna_boxes::{Detection, iou};
 use lacuna_data::Object;
 use lacuna_data::batch::{Batch, Position, View};
 use lacuna_models::{Images, LossOptions, Losses, NegativeWeight, Target};
@@ -45,7 +45,7 @@ impl Epochs {
     }
 }
 
-/// A learner after an iteration, and what that was. When the loss or its gradient is not finite, nothing has changed.
+/// A learner after an iteration, and what that was. When the loss or its gradient is not finite, no weight has changed.
 pub type Taught = (Learner, Result<Step, NotFinite>);
 
 impl Learner {
@@ -140,6 +140,15 @@ fn select(candidates: &[Detection], threshold: Option<&Threshold>) -> Vec<Detect
     candidates.iter().filter(|candidate| threshold.is_below(candidate)).copied().collect()
 }
 
+/// Detections that no annotation of their class overlaps more than `iou_max`.
+fn new_to(found: &[Detection], annotations: &[Object], iou_max: f32) -> Vec<Detection> {
+    let is_new = |found: &&Detection| {
+        let mut same = annotations.iter().filter(|object| object.class == found.class);
+        same.all(|object| iou(object.bbox, found.bounds) <= iou_max)
+    };
+    found.iter().filter(is_new).copied().collect()
+}
+
 /// Annotations ∪ pseudo labels.
 fn targets(annotations: &[Vec<Object>], pseudo_labels: &[Vec<Detection>]) -> Vec<Vec<Target>> {
     let of_image = |(annotations, pseudo_labels): (Vec<Target>, &Vec<Detection>)| {
@@ -203,6 +212,39 @@ mod tests {
         assert_eq!(threshold(identity, 5, 0), Some(expected.clone()));
         let late = format!("{identity}\nteacher.start_iteration = 6");
         assert_eq!((threshold(&late, 5, 0), threshold(&late, 6, 0)), (None, Some(expected)));
+    }
+
+    #[test]
+    fn the_other_systems_have_their_thresholds_and_teachers() {
+        assert_eq!(threshold("name = \"brl\"", 5, 0), None);
+        let co_mining = "name = \"co-mining\"\nstart_iteration = 6";
+        assert_eq!(threshold(co_mining, 5, 0), None);
+        // The authors' for FCOS.
+        assert_eq!(threshold(co_mining, 6, 0), Some(Threshold::Score(Score(0.5))));
+        let unbiased = "name = \"unbiased-teacher\"\nburn_in = 6";
+        assert_eq!(
+            (threshold(unbiased, 5, 0), threshold(unbiased, 6, 0)),
+            (None, Some(Threshold::Score(Score(0.7))))
+        );
+        let (learner, config) = learner(unbiased);
+        assert!(learner.teacher.is_some());
+        // It is the student until the burn-in ends.
+        assert_eq!([0, 5, 6, 9000].map(|at| config.method.momentum(at)), [0.0, 0.0, 0.9996, 0.9996]);
+        assert_eq!(config.method.first_pseudo_labels(), Some(6));
+    }
+
+    #[test]
+    fn what_is_annotated_is_not_new() {
+        let object = |x: f32, class: usize| Object { bbox: Box2::new(x, 0.0, x + 10.0, 10.0), class };
+        let found = |x: f32, class: usize| Detection {
+            bounds: Box2::new(x, 0.0, x + 10.0, 10.0),
+            class,
+            score: Score(0.9),
+        };
+        // IoUs of 60/140, 40/160 and, of the other class, 1.
+        let all = [found(4.0, 0), found(6.0, 0), found(0.0, 1)];
+        assert_eq!(new_to(&all, &[object(0.0, 0)], 0.4), all[1..]);
+        assert_eq!(new_to(&all, &[], 0.4), all);
     }
 
     #[test]

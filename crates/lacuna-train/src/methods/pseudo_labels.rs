@@ -109,7 +109,15 @@ impl Teaching<'_> {
 
         // The student steps, and the teacher follows.
         let (learner, terms) = learner.descend(config, losses, watch);
-        let step = |losses| Step { losses, found, splits, pseudo_labels, threshold, ..Step::default() };
+        let step = |losses| Step {
+            losses,
+            images: ids.len(),
+            found,
+            splits,
+            pseudo_labels,
+            threshold,
+            ..Step::default()
+        };
         (learner, terms.map(step))
     }
 }

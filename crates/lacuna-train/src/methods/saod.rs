@@ -11,7 +11,6 @@ use super::{Lesson, Taught, annotated, options, rngs, tracked};
 use crate::config::Saod;
 use crate::learner::{Learner, Step, Threshold};
 use crate::phases::Phase;
-use crate::pseudo::Split;
 
 impl Saod {
     pub(crate) fn step(&self, learner: Learner, lesson: Lesson) -> Taught {
@@ -28,9 +27,10 @@ impl Saod {
             learner.student.two_view_loss(&images, &targets, &two_views, &options(config), &mut rngs)
         });
         let (learner, terms) = learner.descend(config, losses, watch);
-        let (found, splits) = (pseudo_labels.clone(), vec![Split::default(); ids.len()]);
+        let found = pseudo_labels.clone();
         let threshold = Some(self.label_threshold());
-        let step = |losses| Step { losses, found, splits, pseudo_labels, threshold, ..Step::default() };
+        let step =
+            |losses| Step { losses, images: ids.len(), found, pseudo_labels, threshold, ..Step::default() };
         (learner, terms.map(step))
     }
 

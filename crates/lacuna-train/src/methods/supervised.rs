@@ -4,7 +4,6 @@ use super::{Lesson, Taught, annotated, rngs, tracked};
 use crate::config::Supervised;
 use crate::learner::{Learner, Step};
 use crate::phases::Phase;
-use crate::pseudo::Split;
 
 impl Supervised {
     pub(crate) fn step(&self, learner: Learner, lesson: Lesson) -> Taught {
@@ -15,9 +14,6 @@ impl Supervised {
             learner.weighted_loss(&images, &targets, &self.focal_iou, config, &mut rngs)
         });
         let (learner, terms) = learner.descend(config, losses, watch);
-        (
-            learner,
-            terms.map(|losses| Step { losses, splits: vec![Split::default(); ids.len()], ..Step::default() }),
-        )
+        (learner, terms.map(|losses| Step { losses, images: ids.len(), ..Step::default() }))
     }
 }

@@ -1,16 +1,17 @@
 //! Unbiased Teacher (Liu et al., "Unbiased Teacher for Semi-Supervised Object Detection", ICLR 2021), for annotations with
 //! gaps: each image is a labelled one, with the boxes that it has, and an unlabelled one, which a teacher labels.
 //!
-//! Differs from the reference: there labelled and unlabelled images are different ones.
+//! Differs from the reference: there labelled and unlabelled images are different ones. So an annotated object that the
+//! teacher does not find is an object to the one loss and background to the other.
 
 use lacuna_boxes::{Detection, Score};
 use lacuna_models::{LossOptions, Target, Term};
 
-use super::{Lesson, Taught, annotated, of_detection, options, plain, rngs, select, tracked};
+use super::{Lesson, Taught, annotated, new_to, of_detection, options, plain, rngs, select, tracked};
 use crate::config::UnbiasedTeacher;
 use crate::learner::{Learner, Step, Threshold};
+use crate::metrics::FOUND_IOU_MIN;
 use crate::phases::Phase;
-use crate::pseudo::Split;
 
 impl UnbiasedTeacher {
     pub(crate) fn step(&self, learner: Learner, lesson: Lesson) -> Taught {
@@ -26,7 +27,7 @@ impl UnbiasedTeacher {
             }
             None => vec![Vec::new(); ids.len()],
         });
-        let pseudo_labels: Vec<Vec<Detection>> =
+        let labels: Vec<Vec<Detection>> =
             found.iter().map(|found| select(found, threshold.as_ref())).collect();
 
         // The annotations teach both views all there is to learn; the pseudo labels teach the strong one classes alone.
@@ -41,14 +42,17 @@ impl UnbiasedTeacher {
             if threshold.is_none() {
                 return supervised;
             }
-            let labels: Vec<Vec<Target>> =
-                pseudo_labels.iter().map(|labels| labels.iter().map(of_detection).collect()).collect();
-            let unsupervised = loss(&strong, &labels).only(&[Term::Classification, Term::Objectness]);
+            let labelled: Vec<Vec<Target>> =
+                labels.iter().map(|labels| labels.iter().map(of_detection).collect()).collect();
+            let unsupervised = loss(&strong, &labelled).only(&[Term::Classification, Term::Objectness]);
             supervised.plus(unsupervised.times(self.weight))
         });
         let (learner, terms) = learner.descend(config, losses, watch);
-        let splits = vec![Split::default(); ids.len()];
-        let step = |losses| Step { losses, found, splits, pseudo_labels, threshold, ..Step::default() };
+        // Those of annotated objects are no news.
+        let images = labels.iter().zip(&batch.objects);
+        let pseudo_labels = images.map(|(labels, given)| new_to(labels, given, FOUND_IOU_MIN)).collect();
+        let step =
+            |losses| Step { losses, images: ids.len(), found, pseudo_labels, threshold, ..Step::default() };
         (learner, terms.map(step))
     }
 

@@ -174,6 +174,7 @@ fn curves(train: &[&Value], evaluations: &[&Value]) -> Curves {
         ("loss_centerness", "centerness"),
         ("loss_objectness", "objectness"),
         ("loss_proposal_regression", "proposal regression"),
+        ("loss_consistency", "consistency"),
     ];
     let taught = train.iter().any(|line| line["detections_per_image"].as_f64() > Some(0.0));
     let boxes = [
