@@ -84,7 +84,7 @@ fn unknown_keys_name_the_nearest_known_one() {
     assert_eq!(
         refused(&edited("\"calibrated\"", "\"calibrate\""), &[]),
         "run.toml:16: `method.name` is \"calibrate\", not one of \"supervised\", \"fixed\", \"dynamic\", \
-         \"calibrated\" | did you mean `calibrated`?"
+         \"calibrated\", \"brl\", \"co-mining\", \"unbiased-teacher\", \"saod\" | did you mean `calibrated`?"
     );
     let wrong = refused(SMALL, &["method.calibrator.kind=plat"]);
     assert!(wrong.starts_with("--set: `method.calibrator.kind`: unknown variant `plat`"), "{wrong}");
