@@ -250,7 +250,7 @@ pub fn comparison(
     let top = heading(&mut figure, title, if series.len() > 1 { series } else { &[] });
     let bottom = figure.size().1;
     let longest = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-    let left = (MARGIN + LETTER * longest as f64 + 8.0).min(WIDTH / 2.0);
+    let left = (MARGIN + LETTER * longest as f64 + 8.0).min(0.56 * WIDTH);
     let plot = Plot { left, right: WIDTH - MARGIN, top: top + 4.0, bottom: bottom - 40.0 };
     let x = Axis::new(Scale::Fitted, ends(), 5);
     let row = (plot.bottom - plot.top) / rows.len() as f64;

@@ -1,6 +1,8 @@
 //! Charts have the marks that their data asks for, and are sound whatever the data is.
 
-use lacuna_report::{Bin, Figure, Mark, Role, Scale, Series, histograms, line_chart, reliability_diagram};
+use lacuna_report::{
+    Bin, Figure, Mark, Role, Scale, Series, Spread, comparison, histograms, line_chart, reliability_diagram,
+};
 use proptest::prelude::*;
 
 const SCALES: [Scale; 5] = [Scale::Fitted, Scale::FromZero, Scale::Unit, Scale::Percent, Scale::Log];
@@ -171,6 +173,24 @@ fn names_are_text_and_too_long_ones_are_cut() {
 
 fn value() -> impl Strategy<Value = f64> {
     prop_oneof![4 => -2.0..2.0f64, 2 => proptest::num::f64::ANY, 1 => Just(f64::NAN), 1 => Just(f64::INFINITY), 1 => Just(0.5)]
+}
+
+#[test]
+fn what_was_not_measured_has_no_dot() {
+    let spread = |mean: f64| Some(Spread { mean, deviation: 1.0 });
+    let rows = [
+        ("baseline", vec![spread(30.0), spread(35.0)]),
+        ("a method with a long name", vec![None, spread(40.0)]),
+    ];
+    let figure = comparison("Methods", "AP", &["FCOS", "RetinaNet"], &rows);
+    check(&figure);
+    assert_eq!((dots(&figure, 0), dots(&figure, 1)), (1, 2));
+    assert_eq!(lines(&figure, 1, true), [2, 2], "a line from less to more of each");
+    assert!(texts(&figure).contains(&"a method with a long name"), "{:?}", texts(&figure));
+    assert!(figure.description().contains("baseline: FCOS 30.0 ± 1.00"), "{}", figure.description());
+    let nothing = comparison("Methods", "AP", &["FCOS"], &[("baseline", vec![None])]);
+    check(&nothing);
+    assert!(texts(&nothing).contains(&"nothing to show"));
 }
 
 proptest! {
