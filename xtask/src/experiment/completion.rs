@@ -186,7 +186,11 @@ pub fn section(table: &Table, cells: &[Vec<Vec<Run>>]) -> anyhow::Result<(String
                         figures
                     };
                     let added = mean(&of(|above| Some(above.added as f64))).unwrap_or(0.0);
-                    let percent = |figure| cell(&of(figure), of_kind.len());
+                    let percent = |figure| match of(figure) {
+                        // Of nothing that was added.
+                        figures if figures.is_empty() => "–".to_owned(),
+                        figures => cell(&figures, of_kind.len()),
+                    };
                     let _ = writeln!(
                         text,
                         "| {} | {} | {name} | {threshold} | {added:.0} | {} | {} | {} → {} |",
