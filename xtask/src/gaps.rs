@@ -88,7 +88,7 @@ fn kinds() -> Vec<(String, sparsify::Kind)> {
 }
 
 /// As the command line judges detections.
-fn overlap() -> Overlap {
+pub fn overlap() -> Overlap {
     Overlap { candidate_iou: Some(0.7), min_side: None, ..Overlap::default() }
 }
 

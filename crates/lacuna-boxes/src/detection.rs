@@ -1,4 +1,4 @@
-use crate::Box2;
+use crate::{Box2, iou};
 
 /// A detector's own score of a detection, in `[0, 1]`: an order, not a probability. What a calibrator
 /// makes of it is of another type.
@@ -12,4 +12,12 @@ pub struct Detection {
     /// From 0, background not counted.
     pub class: usize,
     pub score: Score,
+}
+
+impl Detection {
+    /// Whether an object of its class, of these boxes and classes, overlaps it more than `iou_min`.
+    pub fn is_one_of(&self, objects: impl IntoIterator<Item = (Box2, usize)>, iou_min: f32) -> bool {
+        let mut objects = objects.into_iter();
+        objects.any(|(bounds, class)| class == self.class && iou(bounds, self.bounds) > iou_min)
+    }
 }

@@ -6,7 +6,7 @@ use lacuna_boxes::{Affine, Box2, Detection, best_iou};
 use lacuna_random::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::faster_rcnn::{FasterRcnn, FasterRcnnConfig, TwoViews};
+use crate::faster_rcnn::{FasterRcnn, FasterRcnnConfig};
 use crate::fcos::{Fcos, FcosConfig};
 use crate::layers::Init;
 use crate::losses::{LossSum, focal, iou_gradient, sigmoid};
@@ -28,7 +28,7 @@ pub struct Images {
 }
 
 impl Images {
-    fn check(&self) {
+    pub(crate) fn check(&self) {
         let [batch, ..] = self.pixels.dims();
         let (sizes, maps) = (self.sizes.len(), self.to_view.len());
         assert!(sizes == batch && maps == batch, "{batch} images with {sizes} sizes and {maps} maps");
@@ -73,7 +73,6 @@ pub struct Target {
 }
 
 /// The targets of a view, in its coordinates.
-#[derive(Clone)]
 pub(crate) struct Objects {
     pub boxes: Vec<Box2>,
     pub classes: Vec<usize>,
@@ -204,6 +203,20 @@ pub struct LossOptions<'a> {
 }
 
 impl LossOptions<'_> {
+    /// The focal loss of one-stage detectors ([`ops::focal_loss`]), of which the `confused` rows are recalibrated.
+    pub(crate) fn classification(
+        &self,
+        logits: Tensor<2>,
+        labels: Vec<i32>,
+        weights: Vec<f32>,
+        confused: &[usize],
+        focal: FocalLoss,
+    ) -> Tensor<1> {
+        let turned = self.recalibration.map(|of| of.turned(logits.clone(), confused, &weights, focal));
+        let loss = ops::focal_loss(logits, labels, weights, focal);
+        turned.into_iter().fold(loss, |sum, turned| sum + turned)
+    }
+
     /// A place for the gradient that reaches `len` numbers through the weights of negatives, if any does.
     pub(crate) fn through_weights(&self, len: usize) -> Option<LossSum> {
         let flows = self.negative_weight.is_some_and(|negative| negative.iou_of == IouOf::Gradient);
@@ -369,26 +382,6 @@ impl Detector {
     /// Whether it is shown each view in other colours, too.
     pub fn two_views(&self) -> bool {
         matches!(self, Self::FasterRcnn(detector) if detector.two_views())
-    }
-
-    /// The loss of two views of each image, and the targets that were added to the second: see
-    /// [`FasterRcnn::two_view_loss`].
-    ///
-    /// # Panics
-    /// When it is not a Faster R-CNN of two views.
-    pub fn two_view_loss(
-        &self,
-        images: &Images,
-        targets: &[Vec<Target>],
-        two_views: &TwoViews,
-        options: &LossOptions,
-        rngs: &mut [Rng],
-    ) -> (Losses, Vec<Vec<Detection>>) {
-        images.check();
-        match self {
-            Self::FasterRcnn(detector) => detector.two_view_loss(images, targets, two_views, options, rngs),
-            _ => panic!("only Faster R-CNN has a loss of two views"),
-        }
     }
 
     /// The loss of each image's targets, which are in its coordinates. `rngs`, one for each image, are for

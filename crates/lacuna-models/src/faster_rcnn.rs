@@ -414,6 +414,7 @@ impl FasterRcnn {
         options: &LossOptions,
         rngs: &mut [Rng],
     ) -> (Losses, Vec<Vec<Detection>>) {
+        images.check();
         let features = self.features(images, Mode::Training);
         let recoloured = self.recoloured(images, Mode::Training).expect("a detector of two views");
         let objects = images.targets_in_views(targets, self.config.n_classes);
@@ -430,10 +431,9 @@ impl FasterRcnn {
 
         let first = self.sample(&features, &proposed, &objects, rngs);
         let found = self.found_in(images, &first, two_views.score_min);
-        let added: Vec<Vec<Detection>> =
-            objects.iter().zip(&found).map(|(objects, found)| new_to(objects, found)).collect();
-        let labelled: Vec<Objects> =
-            objects.iter().zip(&added).map(|(objects, added)| with_added(objects, added)).collect();
+        let (added, labelled): (Vec<Vec<Detection>>, Vec<Vec<Target>>) =
+            targets.iter().zip(found).map(|(targets, found)| with_found(targets, found)).unzip();
+        let labelled = images.targets_in_views(&labelled, self.config.n_classes);
         let second = self.sample(&recoloured, &proposed, &labelled, rngs);
         let views = [self.roi_loss(first, &objects, options), self.roi_loss(second, &labelled, options)]
             .map(Vec::from);
@@ -445,12 +445,7 @@ impl FasterRcnn {
             let [(a, _), (b, _)] = [&features, &recoloured].map(|features| self.embed(features, &mined));
             losses.push((Term::Consistency, (a - b).powi_scalar(2).mean().mul_scalar(mining.weight)));
         }
-        let in_images = |(image, found): (usize, Vec<Detection>)| {
-            let to_image = images.to_view[image].inverse();
-            let there = |found: Detection| Detection { bounds: to_image.apply(found.bounds), ..found };
-            found.into_iter().map(there).collect()
-        };
-        (Losses(losses), added.into_iter().enumerate().map(in_images).collect())
+        (Losses(losses), added)
     }
 
     /// What the proposal network's samples cost, and its proposals.
@@ -547,13 +542,16 @@ impl FasterRcnn {
         Sampled { proposals, matched, counts, output }
     }
 
-    /// The detections of each view with a score above `score_min` in what was sampled, without doubles.
+    /// The detections of each image with a score above `score_min` in what was sampled, without doubles.
     fn found_in(&self, images: &Images, sampled: &Sampled, score_min: f32) -> Vec<Vec<Detection>> {
         let RoiOutput { logits, deltas, order } = &sampled.output;
         let (logits, deltas) = (ops::values(logits.clone()), ops::values(deltas.clone()));
         let mut found = vec![Vec::new(); images.sizes.len()];
         self.read(images, &sampled.proposals, (&logits, &deltas, order), score_min, &mut found);
-        found.into_iter().map(|found| without_doubles(&found, DOUBLE_IOU_MAX)).collect()
+        let post_process = PostProcess { nms_iou_max: DOUBLE_IOU_MAX.into(), ..self.config.post_process };
+        let suppress =
+            |(image, found): (usize, &Vec<Detection>)| post_process.suppress(found, (images, image));
+        found.iter().enumerate().map(suppress).collect()
     }
 
     /// The losses of sampled proposals.
@@ -644,32 +642,18 @@ impl Mining {
     }
 }
 
-/// Targets and detections of one class are the same object from this IoU on (SAOD).
-const DOUBLE_IOU_MAX: f64 = 0.5;
+/// Targets and detections of one class are the same object above this IoU (SAOD).
+const DOUBLE_IOU_MAX: f32 = 0.5;
 
-fn without_doubles(found: &[Detection], iou_max: f64) -> Vec<Detection> {
-    let boxes: Vec<Box2> = found.iter().map(|found| found.bounds).collect();
-    let scores: Vec<f32> = found.iter().map(|found| found.score.0).collect();
-    let classes: Vec<usize> = found.iter().map(|found| found.class).collect();
-    nms(&boxes, &scores, &classes, iou_max).into_iter().map(|at| found[at]).collect()
-}
-
-/// What was found that no object of its class is.
+/// What was found besides the targets, and the targets with it.
 ///
 /// Differs from the reference: there an annotation can suppress another of its class.
-fn new_to(objects: &Objects, found: &[Detection]) -> Vec<Detection> {
-    let is_new = |found: &&Detection| {
-        let mut same = objects.boxes.iter().zip(&objects.classes).filter(|(_, class)| **class == found.class);
-        same.all(|(object, _)| f64::from(iou(*object, found.bounds)) <= DOUBLE_IOU_MAX)
-    };
-    found.iter().filter(is_new).copied().collect()
-}
-
-fn with_added(objects: &Objects, added: &[Detection]) -> Objects {
-    let Objects { mut boxes, mut classes } = objects.clone();
-    boxes.extend(added.iter().map(|added| added.bounds));
-    classes.extend(added.iter().map(|added| added.class));
-    Objects { boxes, classes }
+fn with_found(targets: &[Target], mut found: Vec<Detection>) -> (Vec<Detection>, Vec<Target>) {
+    let given = || targets.iter().map(|target| (target.bounds, target.class));
+    found.retain(|found| !found.is_one_of(given(), DOUBLE_IOU_MAX));
+    let added = found.iter().map(|&Detection { bounds, class, .. }| Target { bounds, class });
+    let targets = targets.iter().copied().chain(added).collect();
+    (found, targets)
 }
 
 fn boxes_of(proposed: Vec<Vec<Proposed>>) -> Vec<Vec<Box2>> {
@@ -752,17 +736,12 @@ mod tests {
 
     #[test]
     fn annotations_come_before_what_was_found() {
-        let objects = Objects { boxes: vec![square(0.0)], classes: vec![1] };
+        let target = |x: f32, class: usize| Target { bounds: square(x), class };
         let found = |x: f32, class: usize| Detection { bounds: square(x), class, score: Score(0.95) };
         // An IoU of 80/120 is a double of its class only, one of 60/140 is none.
         let all = [found(2.0, 1), found(2.0, 0), found(4.0, 1)];
-        let added = new_to(&objects, &all);
+        let (added, targets) = with_found(&[target(0.0, 1)], all.to_vec());
         assert_eq!(added, all[1..]);
-        let both = with_added(&objects, &added);
-        assert_eq!((both.boxes, both.classes), (vec![square(0.0), square(2.0), square(4.0)], vec![1, 0, 1]));
-        let doubles = [found(0.0, 1), Detection { score: Score(0.99), ..found(1.0, 1) }, found(0.0, 0)];
-        let mut left = without_doubles(&doubles, DOUBLE_IOU_MAX);
-        left.sort_by(|a, b| b.score.0.total_cmp(&a.score.0));
-        assert_eq!(left, [doubles[1], doubles[2]]);
+        assert_eq!(targets, [target(0.0, 1), target(2.0, 0), target(4.0, 1)]);
     }
 }

@@ -206,9 +206,7 @@ impl Fcos {
                 }
             }
         }
-        let turned = options.recalibration.map(|of| of.turned(logits.clone(), &confused, &weights, FOCAL));
-        let classification = ops::focal_loss(logits, labels, weights, FOCAL);
-        let classification = turned.into_iter().fold(classification, |sum, turned| sum + turned);
+        let classification = options.classification(logits, labels, weights, &confused, FOCAL);
         Losses(vec![
             (Term::Classification, with_gradient(classification, through_weights, &distances)),
             (Term::Regression, regression.into_tensor(distances)),

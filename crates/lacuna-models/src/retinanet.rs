@@ -220,9 +220,7 @@ impl RetinaNet {
                 }
             }
         }
-        let turned = options.recalibration.map(|of| of.turned(logits.clone(), &confused, &weights, FOCAL));
-        let classification = ops::focal_loss(logits, labels, weights, FOCAL);
-        let classification = turned.into_iter().fold(classification, |sum, turned| sum + turned);
+        let classification = options.classification(logits, labels, weights, &confused, FOCAL);
         Losses(vec![
             (Term::Classification, with_gradient(classification, through_weights, &deltas)),
             (Term::Regression, regression.into_tensor(deltas)),

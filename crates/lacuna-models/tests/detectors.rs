@@ -636,11 +636,12 @@ fn two_views(device: &Device) -> (Detector, Images) {
 fn two_views_are_learnt_together() {
     let device = Device::flex().autodiff();
     let (detector, images) = two_views(&device);
+    let Detector::FasterRcnn(faster_rcnn) = &detector else { unreachable!("it is") };
     let targets = [vec![target(20.0, 20.0, 60.0, 70.0)], Vec::new()];
     let run = |mining: Option<Mining>, score_min: f32| {
         let mut rngs: Vec<Rng> = (0..2).map(|image| Rng::new(Purpose::Sampling, 0, 0, image)).collect();
         let options = LossOptions::default();
-        detector.two_view_loss(&images, &targets, &TwoViews { score_min, mining }, &options, &mut rngs)
+        faster_rcnn.two_view_loss(&images, &targets, &TwoViews { score_min, mining }, &options, &mut rngs)
     };
     let has = |losses: &Losses, term: Term| losses.0.iter().any(|(of, _)| *of == term);
     let (losses, labels) = run(None, 0.99);
@@ -665,14 +666,4 @@ fn two_views_are_learnt_together() {
     };
     let other = Images { recoloured: Some(plain.pixels.clone()), ..plain.clone() };
     assert_ne!(detector.valid().detect(&plain), detector.valid().detect(&other));
-}
-
-#[test]
-#[should_panic(expected = "only Faster R-CNN has a loss of two views")]
-fn one_stage_has_no_loss_of_two_views() {
-    let device = Device::flex().autodiff();
-    let two_views = TwoViews { score_min: 0.9, mining: None };
-    let fcos = detector(&configs(2, resnet18())[1], &device);
-    let mut rngs = [Rng::new(Purpose::Sampling, 0, 0, 0)];
-    fcos.two_view_loss(&images(1, &device), &[Vec::new()], &two_views, &LossOptions::default(), &mut rngs);
 }

@@ -46,8 +46,7 @@ impl Seen {
 
     /// Whether it is one of these objects, as the rule that judges detections has it.
     pub fn is_one_of(&self, objects: &[Object], iou_high: f32) -> bool {
-        let Detection { bounds, class, .. } = self.detection;
-        objects.iter().any(|object| object.class == class && iou(object.bbox, bounds) > iou_high)
+        self.detection.is_one_of(objects.iter().map(|object| (object.bbox, object.class)), iou_high)
     }
 
     pub fn observed(&self) -> Option<Observed> {

@@ -13,7 +13,7 @@ use lacuna_data::{Dataset, coco};
 use lacuna_eval::{Found, RecoveredAbove, recovered_above};
 use lacuna_report::{Bin, Figure, reliability_diagram};
 use lacuna_train::complete::{Fitted, candidates, observations, see};
-use lacuna_train::config::{Overlap, RunConfig};
+use lacuna_train::config::RunConfig;
 use lacuna_train::data::{Data, hidden_part};
 use lacuna_train::evaluate::detect_all;
 use lacuna_train::metrics::FOUND_IOU_MIN;
@@ -114,7 +114,7 @@ pub fn measure(run: &Path, config: &RunConfig) -> anyhow::Result<()> {
     let part = (kept, train.folder.as_path());
     let found = detect_all(&model.detector, &model.config.input, part, OnBadImage::Error, &mut || true)?;
     // As `lacuna complete` does without options.
-    let overlap = Overlap { candidate_iou: Some(0.7), min_side: None, ..Overlap::default() };
+    let overlap = crate::gaps::overlap();
     let seen = see(kept, &found.detections, &overlap);
     let observed = observations(&seen, SCORE_MIN);
     let of_kind = |(kind, _)| {

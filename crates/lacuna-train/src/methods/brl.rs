@@ -3,21 +3,18 @@
 
 use lacuna_models::{LossOptions, Recalibration};
 
-use super::{Lesson, Taught, annotated, options, rngs, tracked};
+use super::supervised::by_annotations;
+use super::{Lesson, Taught, options};
 use crate::config::Brl;
-use crate::learner::{Learner, Step};
-use crate::phases::Phase;
+use crate::learner::Learner;
 
 impl Brl {
     pub(crate) fn step(&self, learner: Learner, lesson: Lesson) -> Taught {
-        let Lesson { config, mut batch, ids, watch, .. } = lesson;
-        let images = tracked(batch.views.remove(0));
-        let (targets, mut rngs) = (annotated(&batch.objects), rngs(config, batch.at, ids));
         let Self { iou_max, weight, turn, .. } = *self;
         let recalibration = Some(Recalibration { iou_max, weight, turn });
-        let options = LossOptions { recalibration, ..options(config) };
-        let losses = watch.time(Phase::Forward, || learner.loss(&images, &targets, &options, &mut rngs));
-        let (learner, terms) = learner.descend(config, losses, watch);
-        (learner, terms.map(|losses| Step { losses, images: ids.len(), ..Step::default() }))
+        let options = LossOptions { recalibration, ..options(lesson.config) };
+        by_annotations(learner, lesson, |learner, images, targets, rngs| {
+            learner.student.loss(images, targets, &options, rngs)
+        })
     }
 }

@@ -36,7 +36,7 @@ impl CoMining {
         let losses = watch.time(Phase::Forward, || {
             let mut loss = |view, pseudo_labels: &[Vec<Detection>]| {
                 let targets = targets(&batch.objects, pseudo_labels);
-                learner.loss(&tracked(view), &targets, &options(config), &mut rngs)
+                learner.student.loss(&tracked(view), &targets, &options(config), &mut rngs)
             };
             loss(original, &by_jittered).plus(loss(jittered, &by_original))
         });

@@ -10,7 +10,7 @@ mod unbiased_teacher;
 
 use burn::Tensor;
 use burn::tensor::{Device, TensorData};
-use lacuna_boxes::{Detection, iou};
+use lacuna_boxes::Detection;
 use lacuna_data::Object;
 use lacuna_data::batch::{Batch, Position, View};
 use lacuna_models::{Images, LossOptions, Losses, NegativeWeight, Target};
@@ -76,18 +76,7 @@ impl Learner {
         }
     }
 
-    /// What a view costs the student.
-    fn loss(
-        &self,
-        images: &Images,
-        targets: &[Vec<Target>],
-        options: &LossOptions,
-        rngs: &mut [Rng],
-    ) -> Losses {
-        self.student.loss(images, targets, options, rngs)
-    }
-
-    /// The same with Focal IoU weight, once that has begun.
+    /// What a view costs the student, with Focal IoU weight once that has begun.
     fn weighted_loss(
         &self,
         images: &Images,
@@ -105,7 +94,7 @@ impl Learner {
             rpn: focal_iou.rpn,
             proposals: focal_iou.proposals,
         });
-        self.loss(images, targets, &LossOptions { negative_weight, ..options(config) }, rngs)
+        self.student.loss(images, targets, &LossOptions { negative_weight, ..options(config) }, rngs)
     }
 }
 
@@ -142,11 +131,8 @@ fn select(candidates: &[Detection], threshold: Option<&Threshold>) -> Vec<Detect
 
 /// Detections that no annotation of their class overlaps more than `iou_max`.
 fn new_to(found: &[Detection], annotations: &[Object], iou_max: f32) -> Vec<Detection> {
-    let is_new = |found: &&Detection| {
-        let mut same = annotations.iter().filter(|object| object.class == found.class);
-        same.all(|object| iou(object.bbox, found.bounds) <= iou_max)
-    };
-    found.iter().filter(is_new).copied().collect()
+    let objects = || annotations.iter().map(|object| (object.bbox, object.class));
+    found.iter().filter(|found| !found.is_one_of(objects(), iou_max)).copied().collect()
 }
 
 /// Annotations ∪ pseudo labels.

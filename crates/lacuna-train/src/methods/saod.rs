@@ -4,8 +4,8 @@
 //! used, its colours are drawn anew for each image, ours are the same for all.
 
 use lacuna_boxes::Score;
-use lacuna_models::Images;
 use lacuna_models::faster_rcnn::{Mining, TwoViews};
+use lacuna_models::{Detector, Images};
 
 use super::{Lesson, Taught, annotated, options, rngs, tracked};
 use crate::config::Saod;
@@ -23,8 +23,11 @@ impl Saod {
         let two_views = TwoViews { score_min: threshold, mining };
 
         let (targets, mut rngs) = (annotated(&batch.objects), rngs(config, batch.at, ids));
+        let Detector::FasterRcnn(student) = &learner.student else {
+            unreachable!("SAOD trains Faster R-CNN alone")
+        };
         let (losses, pseudo_labels) = watch.time(Phase::Forward, || {
-            learner.student.two_view_loss(&images, &targets, &two_views, &options(config), &mut rngs)
+            student.two_view_loss(&images, &targets, &two_views, &options(config), &mut rngs)
         });
         let (learner, terms) = learner.descend(config, losses, watch);
         let found = pseudo_labels.clone();

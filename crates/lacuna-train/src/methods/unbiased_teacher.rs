@@ -37,7 +37,7 @@ impl UnbiasedTeacher {
             let given = annotated(&batch.objects);
             let (weak, strong) = (tracked(weak), tracked(strong));
             let mut loss =
-                |images, targets: &[Vec<Target>]| learner.loss(images, targets, &options, &mut rngs);
+                |images, targets: &[Vec<Target>]| learner.student.loss(images, targets, &options, &mut rngs);
             let supervised = loss(&weak, &given).plus(loss(&strong, &given)).times(0.5);
             if threshold.is_none() {
                 return supervised;
