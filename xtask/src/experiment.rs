@@ -132,9 +132,9 @@ fn page_of(name: &str) -> PathBuf {
 /// The page of all runs that have come to their end.
 fn write(table: &Table, name: &str, jobs: &[(Place, Job)]) -> anyhow::Result<()> {
     let mut results = Results::new(table);
-    for (Place { row, column, .. }, job) in jobs {
+    for (Place { row, column, seed }, job) in jobs {
         if let Some(outcome) = outcome(job)? {
-            results.add(*row, *column, Run { folder: job.folder.clone(), outcome });
+            results.add(*row, *column, Run { folder: job.folder.clone(), seed: *seed, outcome });
         }
     }
     let page = page_of(name);

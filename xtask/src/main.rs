@@ -23,7 +23,9 @@ enum Task {
 }
 
 fn main() -> anyhow::Result<()> {
-    match Task::parse() {
+    let task = Task::parse();
+    lacuna_kernels::Isa::hold()?;
+    match task {
         Task::Bench(bench) => bench.run(),
         Task::Experiment(options) => experiment::run(&options),
         Task::Gaps(options) => gaps::run(&options),

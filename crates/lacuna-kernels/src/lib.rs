@@ -31,5 +31,5 @@ pub use pool::{MaxPool2d, Pooled};
 pub use recycle::Recycle;
 pub use roi_align::{Region, RoiAlign};
 pub use shape::{Grid, ShapeError, Window};
-pub use simd::Isa;
+pub use simd::{Isa, NoSuchInstructions};
 pub use upsample::UpsampleAdd;

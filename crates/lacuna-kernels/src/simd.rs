@@ -5,6 +5,10 @@
 //! compiles the body once per instruction set and picks by the `Isa` it is given. No compiler flag
 //! is needed for the speed.
 
+use std::ffi::OsString;
+use std::fmt;
+use std::sync::OnceLock;
+
 /// An instruction set that this processor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Isa(pub(crate) Set);
@@ -18,9 +22,27 @@ pub(crate) enum Set {
     Portable,
 }
 
+/// What [`Isa::best`] is in this process.
+static BEST: OnceLock<Isa> = OnceLock::new();
+
 impl Isa {
-    /// The widest instruction set of this processor.
+    /// The widest instruction set of this processor, or what it is [held to](Self::hold).
     pub fn best() -> Self {
+        *BEST.get_or_init(Self::widest)
+    }
+
+    /// Makes [`Isa::best`] what the environment variable `LACUNA_INSTRUCTIONS` [names](Self::name), if it is set: for the
+    /// same bits on processors that differ, or a measurement as if on another. To be called before any kernel.
+    pub fn hold() -> Result<(), NoSuchInstructions> {
+        let Some(name) = std::env::var_os("LACUNA_INSTRUCTIONS") else { return Ok(()) };
+        let isa =
+            Self::available().into_iter().find(|isa| name == isa.name()).ok_or(NoSuchInstructions(name))?;
+        let held = *BEST.get_or_init(|| isa);
+        debug_assert_eq!(held, isa, "a kernel has run already");
+        Ok(())
+    }
+
+    fn widest() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx512f")
@@ -41,7 +63,7 @@ impl Isa {
     /// portable one, which the compiler turns into the target's baseline (SSE2, NEON).
     pub fn available() -> Vec<Self> {
         #[cfg(target_arch = "x86_64")]
-        match Self::best().0 {
+        match Self::widest().0 {
             Set::Avx512 => return vec![Self(Set::Avx512), Self(Set::Avx2Fma), Self(Set::Portable)],
             Set::Avx2Fma => return vec![Self(Set::Avx2Fma), Self(Set::Portable)],
             Set::Portable => {}
@@ -52,9 +74,9 @@ impl Isa {
     pub fn name(self) -> &'static str {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Set::Avx512 => "AVX-512",
+            Set::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
-            Set::Avx2Fma => "AVX2+FMA",
+            Set::Avx2Fma => "avx2",
             Set::Portable => "portable",
         }
     }
@@ -70,6 +92,19 @@ impl Isa {
         }
     }
 }
+
+/// What `LACUNA_INSTRUCTIONS` names is no instruction set of this processor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoSuchInstructions(OsString);
+
+impl fmt::Display for NoSuchInstructions {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let names: Vec<&str> = Isa::available().into_iter().map(Isa::name).collect();
+        write!(f, "LACUNA_INSTRUCTIONS is {:?}; this processor has {}", self.0, names.join(", "))
+    }
+}
+
+impl std::error::Error for NoSuchInstructions {}
 
 /// The operations a kernel may use on one vector of [`Simd::LANES`] floats.
 ///

@@ -65,6 +65,43 @@ fn a_configuration_survives_being_written() {
     assert_eq!(config.difference(&parse(&text).expect("as before")), None);
 }
 
+/// `docs/CONFIG.md` has every key of every detector and method, each in its section.
+#[test]
+fn every_key_is_documented() {
+    fn leaves(table: &toml::Table, at: &str, into: &mut Vec<String>) {
+        for (key, value) in table {
+            let key = format!("{at}.{key}");
+            match value {
+                toml::Value::Table(table) => leaves(table, &key, into),
+                _ => into.push(key),
+            }
+        }
+    }
+    let document = include_str!("../../../docs/CONFIG.md");
+    for kind in ["retinanet", "fcos", "fasterrcnn"] {
+        for method in Method::NAMES
+            .into_iter()
+            .filter(|&name| name != if kind == "fasterrcnn" { "brl" } else { "saod" })
+        {
+            let text = edited("\"fcos\"", &format!("\"{kind}\""))
+                .replace("\"calibrated\"", &format!("\"{method}\""));
+            let config: toml::Table = parse(&text).expect("it is right").to_toml().parse().expect("TOML");
+            for (section, keys) in &config {
+                let start = document.find(&format!("## `[{section}]`")).expect("it has a section");
+                let of_section = &document[start..];
+                let of_section =
+                    &of_section[..of_section[3..].find("\n## ").map_or(of_section.len(), |end| end + 3)];
+                let mut all = Vec::new();
+                leaves(keys.as_table().expect("a section is a table"), section, &mut all);
+                for key in all {
+                    let last = key.rsplit('.').next().expect("there is one");
+                    assert!(of_section.contains(&format!("{last}`")), "{key} is not in docs/CONFIG.md");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn unknown_keys_name_the_nearest_known_one() {
     assert_eq!(

@@ -76,13 +76,9 @@ impl DataArgs {
 
     /// All splits, or the one that was named.
     pub fn read_all(&self) -> Result<Vec<Split>> {
-        self.read_all_with(self.options.on_bad_image)
-    }
-
-    pub fn read_all_with(&self, on_bad_image: OnBadImageArg) -> Result<Vec<Split>> {
         let (layout, options) = (Layout::detect(&self.path)?, &self.options);
         let names = options.split.as_ref().map_or_else(|| layout.split_names(), |name| vec![name.clone()]);
-        names.iter().map(|name| options.read_split(&layout, Some(name), on_bad_image)).collect()
+        names.iter().map(|name| options.read_split(&layout, Some(name))).collect()
     }
 }
 
@@ -95,11 +91,11 @@ impl AnnotationsArgs {
 
 impl DataOptions {
     fn read(&self, path: &Path) -> Result<Split> {
-        self.read_split(&Layout::detect(path)?, self.split.as_deref(), self.on_bad_image)
+        self.read_split(&Layout::detect(path)?, self.split.as_deref())
     }
 
-    fn read_split(&self, layout: &Layout, name: Option<&str>, on_bad_image: OnBadImageArg) -> Result<Split> {
-        let options = ReadOptions { images: self.images.as_deref(), on_bad_image: on_bad_image.into() };
+    fn read_split(&self, layout: &Layout, name: Option<&str>) -> Result<Split> {
+        let options = ReadOptions { images: self.images.as_deref(), on_bad_image: self.on_bad_image.into() };
         let mut split = layout.read(name, options)?;
         if !self.classes.is_empty() {
             split.dataset = split.dataset.restrict_to(&self.class_names(&split.dataset))?;

@@ -15,6 +15,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use lacuna_kernels::{Isa, NoSuchInstructions};
 use lacuna_train::config::ConfigError;
 use lacuna_train::model::ModelError;
 use lacuna_train::runner::TrainError;
@@ -53,7 +54,16 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    let result = Isa::hold().map_err(anyhow::Error::from).and_then(|()| run(command));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report(&error),
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Demo(args) => demo::run(&args),
         Command::Synth(args) => synth::run(&args),
         Command::Inspect(args) => inspect::run(&args),
@@ -66,10 +76,6 @@ fn main() -> ExitCode {
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Complete(args) => complete::run(&args),
         Command::Report(args) => report_command::run(&args),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => report(&error),
     }
 }
 
@@ -98,6 +104,7 @@ fn report(error: &anyhow::Error) -> ExitCode {
         || config_error.is_some()
         || too_little.is_some()
         || error.is::<BadFile>()
+        || error.is::<NoSuchInstructions>()
         || train_error.is_some_and(training_was_refused);
     ExitCode::from(if about_the_input { 2 } else { 1 })
 }

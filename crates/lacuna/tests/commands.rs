@@ -121,6 +121,18 @@ fn inspect_looks_at_images_when_asked() {
 }
 
 #[test]
+fn inspect_goes_on_without_an_image_unless_told() {
+    let folder = workplace();
+    run(folder.path(), "convert gt.json yolo --to yolo");
+    // YOLO needs the size of an image.
+    fs::write(folder.path().join("yolo/images/gt/a.png"), "no image").unwrap();
+    let printed = run(folder.path(), "inspect yolo");
+    assert!(printed.contains("a.png"), "{printed}");
+    let error = refused(folder.path(), "inspect yolo --on-bad-image error");
+    assert!(error.contains("a.png"), "{error}");
+}
+
+#[test]
 fn sparsify_hides_boxes_and_keeps_the_rest_of_the_file() {
     let folder = workplace();
     let output = lacuna(
@@ -227,6 +239,22 @@ fn bad_input_is_refused_and_nothing_is_written() {
             assert!(error.starts_with(&format!("error: {wanted}")), "{command} {file}: {error}");
         }
     }
+}
+
+#[test]
+fn an_instruction_set_may_be_named() {
+    let folder = workplace();
+    let named = |name: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lacuna"));
+        command.current_dir(&folder).args(["inspect", "gt.json"]).env("LACUNA_INSTRUCTIONS", name);
+        command.output().unwrap()
+    };
+    assert_eq!(named("portable").status.code(), Some(0));
+    let refused = named("mmx");
+    assert_eq!(refused.status.code(), Some(2));
+    let says = stderr(&refused);
+    assert!(says.starts_with("error: LACUNA_INSTRUCTIONS is \"mmx\"; this processor has "), "{says}");
+    assert!(says.contains("portable"), "{says}");
 }
 
 #[test]

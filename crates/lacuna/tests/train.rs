@@ -255,6 +255,28 @@ fn the_same_seed_gives_the_same_run() {
     assert_ne!(results(&place.path("a"))[1], results(&place.path("c"))[1]);
 }
 
+/// A teacher that lets nothing through changes nothing: its student is the baseline's, to the last bit. So a difference
+/// between two methods is the pseudo labels' and not that of other random numbers.
+#[test]
+fn without_pseudo_labels_the_student_is_the_baseline() {
+    let place = Place::new(&TINY[..TINY.find("[method]").unwrap()]);
+    let same = ["--set", "train.iterations=12", "--set", "train.evaluate_every=off"];
+    let nothing = [
+        "--set",
+        "method.name=fixed",
+        "--set",
+        "method.threshold=1",
+        "--set",
+        "method.teacher.score_min=0.02",
+    ];
+    succeeded(&place.run("baseline", &[&same[..], &["--set", "method.name=supervised"]].concat()));
+    succeeded(&place.run("taught", &[&same[..], &nothing[..]].concat()));
+    let read = |file: &str| fs::read(place.path(file)).unwrap();
+    let student = read("taught/checkpoints/last/student.safetensors");
+    assert!(read("baseline/checkpoints/last/model.safetensors") == student);
+    assert!(read("taught/checkpoints/last/model.safetensors") != student);
+}
+
 /// Killed at random moments, without a chance to say goodbye, until it ends by itself.
 #[test]
 fn a_run_that_is_killed_ends_as_if_it_had_not_been() {

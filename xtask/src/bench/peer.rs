@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, ensure};
+use lacuna_kernels::Isa;
 use serde_json::Value;
 
 pub struct Peer {
@@ -14,11 +15,16 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts `script`, a file of `xtask/peers`.
+    /// Starts `script`, a file of `xtask/peers`, held to the instruction set that we are.
     pub fn start(python: &Path, script: &str) -> anyhow::Result<Self> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(script);
         let mut command = Command::new(python);
         command.arg(script);
+        if Isa::best().name() == "avx2" {
+            // Of PyTorch itself, oneDNN and MKL.
+            command.env("ATEN_CPU_CAPABILITY", "avx2").env("ONEDNN_MAX_CPU_ISA", "AVX2");
+            command.env("MKL_ENABLE_INSTRUCTIONS", "AVX2");
+        }
         Self::spawn(command)
     }
 

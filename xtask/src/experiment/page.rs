@@ -13,6 +13,7 @@ use super::{Outcome, calibration, completion};
 #[derive(Clone, Debug)]
 pub struct Run {
     pub folder: PathBuf,
+    pub seed: u64,
     pub outcome: Outcome,
 }
 
@@ -94,8 +95,8 @@ impl Results {
             }
             text.push('\n');
         }
-        if let Some(gap) = self.gap(table) {
-            text += &gap;
+        for of_baseline in [self.differences(table), self.gap(table)].into_iter().flatten() {
+            text += &of_baseline;
             text.push('\n');
         }
         let spread = |row: usize, column: usize| {
@@ -132,6 +133,34 @@ impl Results {
             let _ = writeln!(text, "| {} | {} |", of_row.name, cells.join(" | "));
         }
         text + "\n"
+    }
+
+    /// What each row has more than the baseline. A seed gives every row of a column the same start, the same gaps and the
+    /// same views, so that a difference varies less than what it is of.
+    fn differences(&self, table: &Table) -> Option<String> {
+        let baseline = table.row(table.baseline.as_ref()?)?;
+        let columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
+        let mut text = format!(
+            "AP less that of {} with the same seed:\n\n| | {} |\n|---|{}\n",
+            table.rows[baseline].name,
+            columns.join(" | "),
+            "---|".repeat(columns.len())
+        );
+        for (row, of_row) in table.rows.iter().enumerate().filter(|(row, _)| *row != baseline) {
+            let of_seed = |column: usize, run: &Run| {
+                let of_baseline = self.cells[baseline][column].iter().find(|other| other.seed == run.seed)?;
+                Some(run.outcome.ap - of_baseline.outcome.ap)
+            };
+            let cell = |column: usize| {
+                let runs = &self.cells[row][column];
+                let differences: Vec<f64> = runs.iter().filter_map(|run| of_seed(column, run)).collect();
+                let sign = if mean(&differences).is_some_and(|mean| mean > 0.0) { "+" } else { "" };
+                sign.to_owned() + &cell(&differences, table.seeds.len())
+            };
+            let cells: Vec<String> = (0..columns.len()).map(cell).collect();
+            let _ = writeln!(text, "| {} | {} |", of_row.name, cells.join(" | "));
+        }
+        Some(text)
     }
 
     /// How much of the gap between the baseline and full annotation each row closes.
@@ -215,7 +244,7 @@ mod tests {
             title = "T"
             about = "A"
             paper = "its Table 1"
-            seeds = [0]
+            seeds = [0, 1]
             preset = "preset.toml"
             baseline = "base"
             full = "full"
@@ -234,15 +263,14 @@ mod tests {
         "#;
         let table: Table = toml::from_str(text).expect("a table");
         let mut results = Results::new(&table);
-        for (row, ap) in [(0, 0.5), (1, 0.25), (2, 0.4)] {
-            results.add(
-                row,
-                0,
-                Run { folder: PathBuf::new(), outcome: Outcome { ap, ap50: 0.5, seconds: None } },
-            );
+        for (row, seed, ap) in [(0, 0, 0.5), (1, 0, 0.25), (1, 1, 0.25), (2, 1, 0.5), (2, 0, 0.3)] {
+            let outcome = Outcome { ap, ap50: 0.5, seconds: None };
+            results.add(row, 0, Run { folder: PathBuf::new(), seed, outcome });
         }
         let Page { text, figures } = results.page(&table, "name").expect("it reads nothing");
-        assert!(text.contains("| full | 50.0 / 42.5 |"), "{text}");
+        assert!(text.contains("| full | 50.0 (1) / 42.5 |"), "{text}");
+        assert!(text.contains("| full | +25.0 (1) |"), "{text}");
+        assert!(text.contains("| ours | +15.0 ± 14.1 |"), "{text}");
         assert!(text.contains("| ours | 60 % |"), "{text}");
         assert!(text.contains("(figures/name-ap.svg)") && figures[0].0 == "name-ap.svg", "{text}");
     }

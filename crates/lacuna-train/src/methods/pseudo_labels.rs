@@ -85,7 +85,7 @@ impl TeacherConfig {
 impl Teaching<'_> {
     fn step(&self, learner: Learner, threshold: Option<Threshold>, lesson: Lesson) -> Taught {
         let Lesson { config, mut batch, ids, watch, .. } = lesson;
-        let [weak, strong] = [batch.views.remove(0), batch.views.remove(0)];
+        let [strong, weak] = [batch.views.remove(0), batch.views.remove(0)];
 
         // The teacher looks at the weak view. What is near an annotation of its class is judged; the rest may be missing
         // boxes, and those that it is sure of become pseudo labels.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{best_first, read_results};
-use crate::data_args::{DataArgs, OnBadImageArg, count};
+use crate::data_args::{DataArgs, count};
 use crate::gaps::{Gaps, gaps_json};
 use crate::judging::{FloorArgs, JudgingArgs};
 use crate::progress::Progress;
@@ -24,6 +24,8 @@ use crate::table::{Table, thousands};
 /// sets have and lacuna copes with; a data set that it cannot read is refused by every command, this
 /// one included.
 #[derive(clap::Args)]
+// Finding images that cannot be read is what this command is for.
+#[command(mut_arg("on_bad_image", |argument| argument.default_value("skip")))]
 pub struct Args {
     #[command(flatten)]
     data: DataArgs,
@@ -99,9 +101,8 @@ struct Inspected<'a> {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    // Finding images that cannot be read is what this command is for.
     args.judging.check();
-    let splits = args.data.read_all_with(OnBadImageArg::Skip)?;
+    let splits = args.data.read_all()?;
     if args.detections.is_some() && splits.len() > 1 {
         let known = splits.iter().map(|split| split.name.clone()).collect();
         return Err(lacuna_data::Error::ManySplits { path: args.data.path.clone(), known }.into());
