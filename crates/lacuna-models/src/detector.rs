@@ -55,13 +55,18 @@ impl Images {
             }
         }
         let in_view = |(image, targets): (usize, &Vec<Target>)| {
-            targets
-                .iter()
-                .map(|target| (self.to_view[image].apply(target.bounds), target.class))
-                .filter(|(bounds, _)| !bounds.is_degenerate() && bounds.area().is_finite())
-                .unzip()
+            let mut objects = Objects::default();
+            for &Target { bounds, class, placed } in targets {
+                let bounds = self.to_view[image].apply(bounds);
+                if !bounds.is_degenerate() && bounds.area().is_finite() {
+                    objects.boxes.push(bounds);
+                    objects.classes.push(class);
+                    objects.placed.push(placed);
+                }
+            }
+            objects
         };
-        targets.iter().enumerate().map(in_view).map(|(boxes, classes)| Objects { boxes, classes }).collect()
+        targets.iter().enumerate().map(in_view).collect()
     }
 }
 
@@ -70,12 +75,16 @@ impl Images {
 pub struct Target {
     pub bounds: Box2,
     pub class: usize,
+    /// Whether its place is to be learnt as well, or its class alone.
+    pub placed: bool,
 }
 
 /// The targets of a view, in its coordinates.
+#[derive(Default)]
 pub(crate) struct Objects {
     pub boxes: Vec<Box2>,
     pub classes: Vec<usize>,
+    pub placed: Vec<bool>,
 }
 
 /// What the sums of a loss are divided by.
@@ -256,12 +265,6 @@ impl Losses {
     #[must_use]
     pub fn times(self, weight: f32) -> Self {
         Self(self.0.into_iter().map(|(term, loss)| (term, loss.mul_scalar(weight))).collect())
-    }
-
-    /// Without the terms that are not among these.
-    #[must_use]
-    pub fn only(self, terms: &[Term]) -> Self {
-        Self(self.0.into_iter().filter(|(term, _)| terms.contains(term)).collect())
     }
 
     pub fn total(&self) -> Tensor<1> {

@@ -503,8 +503,10 @@ impl FasterRcnn {
                 let (row, anchor) = (rows[sample], anchors[sample]);
                 if let Match::Object(object) = matches[image][sample] {
                     scores.add(row, factor, binary_cross_entropy(objectness[row], 1.0));
-                    let target = ANCHOR_CODER.encode(anchor, objects.boxes[object]);
-                    regression.add(4 * row, factor, smooth_l1(deltas[row], target, BETA));
+                    if objects.placed[object] {
+                        let target = ANCHOR_CODER.encode(anchor, objects.boxes[object]);
+                        regression.add(4 * row, factor, smooth_l1(deltas[row], target, BETA));
+                    }
                 } else {
                     let (weight, gradient) = negative_weight.map_or((1.0, None), |negative| {
                         negative.of(anchor, || ANCHOR_CODER.decode(anchor, deltas[row]), objects)
@@ -581,9 +583,11 @@ impl FasterRcnn {
             if let Match::Object(object) = matched[index] {
                 let class = objects.classes[object] + 1;
                 classification.add_softmax_focal(row * outputs, factor, scores, class, gamma);
-                let target = PROPOSAL_CODER.encode(bounds, objects.boxes[object]);
-                let loss = smooth_l1(predicted[class], target, BETA);
-                regression.add(4 * (row * outputs + class), factor, loss);
+                if objects.placed[object] {
+                    let target = PROPOSAL_CODER.encode(bounds, objects.boxes[object]);
+                    let loss = smooth_l1(predicted[class], target, BETA);
+                    regression.add(4 * (row * outputs + class), factor, loss);
+                }
             } else {
                 // The box predicted from background is that of the likeliest object.
                 let likeliest = || (1..outputs).max_by(|&a, &b| scores[a].total_cmp(&scores[b])).unwrap_or(0);
@@ -651,7 +655,7 @@ const DOUBLE_IOU_MAX: f32 = 0.5;
 fn with_found(targets: &[Target], mut found: Vec<Detection>) -> (Vec<Detection>, Vec<Target>) {
     let given = || targets.iter().map(|target| (target.bounds, target.class));
     found.retain(|found| !found.is_one_of(given(), DOUBLE_IOU_MAX));
-    let added = found.iter().map(|&Detection { bounds, class, .. }| Target { bounds, class });
+    let added = found.iter().map(|&Detection { bounds, class, .. }| Target { bounds, class, placed: true });
     let targets = targets.iter().copied().chain(added).collect();
     (found, targets)
 }
@@ -722,7 +726,7 @@ mod tests {
     #[test]
     fn what_is_surely_an_object_away_from_annotations_is_mined() {
         let mining = Mining { objectness_min: 0.8, iou_max: 0.2, nms_iou_max: 0.3, weight: 1.0 };
-        let objects = Objects { boxes: vec![square(0.0)], classes: vec![1] };
+        let objects = Objects { boxes: vec![square(0.0)], classes: vec![1], placed: vec![true] };
         let proposed = [(0.0, 0.99), (7.0, 0.9), (5.0, 0.9), (40.0, 0.9), (41.0, 0.95), (80.0, 0.8)];
         let proposed = proposed.map(|(x, objectness)| Proposed { bounds: square(x), objectness });
         let (left, mined) = mining.split(proposed.to_vec(), &objects);
@@ -730,13 +734,13 @@ mod tests {
         assert_eq!(left, [square(0.0), square(5.0), square(80.0)]);
         assert_eq!(mined, [square(41.0), square(7.0)]);
         // Nothing annotated is overlapped by nothing.
-        let nothing = Objects { boxes: Vec::new(), classes: Vec::new() };
+        let nothing = Objects::default();
         assert_eq!(mining.split(proposed.to_vec(), &nothing).0, [square(80.0)]);
     }
 
     #[test]
     fn annotations_come_before_what_was_found() {
-        let target = |x: f32, class: usize| Target { bounds: square(x), class };
+        let target = |x: f32, class: usize| Target { bounds: square(x), class, placed: true };
         let found = |x: f32, class: usize| Detection { bounds: square(x), class, score: Score(0.95) };
         // An IoU of 80/120 is a double of its class only, one of 60/140 is none.
         let all = [found(2.0, 1), found(2.0, 0), found(4.0, 1)];

@@ -162,8 +162,15 @@ impl Fcos {
             .par_iter()
             .map(|objects| objects_at(&locations, &objects.boxes, self.config.center_radius))
             .collect();
-        let positives: Vec<_> = matches.iter().map(|matches| matches.iter().flatten().count()).collect();
-        let factors = options.normalization.factors(&positives);
+        // Each term is divided by the positives that it is of.
+        let factors = |count: &dyn Fn(usize, usize) -> bool| {
+            let positives = matches.iter().enumerate().map(|(image, matches)| {
+                matches.iter().flatten().filter(|&&object| count(image, object)).count()
+            });
+            options.normalization.factors(&positives.collect::<Vec<_>>())
+        };
+        let placed_factors = factors(&|image, object| objects[image].placed[object]);
+        let factors = factors(&|_, _| true);
 
         let [predicted, centers] = [distances.clone(), centerness.clone()].map(ops::values);
         let predicted = predicted.as_chunks::<4>().0;
@@ -181,11 +188,13 @@ impl Fcos {
                 weights[row] = factor;
                 if let Some(object) = *matched {
                     labels[row] = objects.classes[object] as i32;
-                    let target = objects.boxes[object];
-                    let (loss, by_corners) = giou(decoded(), target);
-                    regression.add(4 * row, factor, (loss, distances::gradient(square, by_corners)));
-                    let center = centerness_of(distances::encode(square, target));
-                    centering.add(row, factor, binary_cross_entropy(centers[row], center));
+                    if objects.placed[object] {
+                        let (target, factor) = (objects.boxes[object], placed_factors[image]);
+                        let (loss, by_corners) = giou(decoded(), target);
+                        regression.add(4 * row, factor, (loss, distances::gradient(square, by_corners)));
+                        let center = centerness_of(distances::encode(square, target));
+                        centering.add(row, factor, binary_cross_entropy(centers[row], center));
+                    }
                     continue;
                 }
                 if let Some(negative) = options.negative_weight {

@@ -166,17 +166,18 @@ impl RetinaNet {
         let objects = images.targets_in_views(targets, self.config.n_classes);
         let matches: Vec<Vec<Match>> =
             objects.par_iter().map(|objects| MATCHER.matches(anchors.boxes(), &objects.boxes)).collect();
-        let positives: Vec<usize> = matches
-            .iter()
-            .map(|matches| matches.iter().filter(|matched| matches!(matched, Match::Object(_))).count())
-            .collect();
-        let factors = match options.normalization {
-            // mmdetection counts an image without positives as one with one.
-            Normalization::Batch => {
-                Normalization::Batch.factors(&positives.iter().map(|&count| count.max(1)).collect::<Vec<_>>())
-            }
-            Normalization::Image => Normalization::Image.factors(&positives),
+        // Each term is divided by the positives that it is of; mmdetection counts an image without any as one with one.
+        let least = usize::from(options.normalization == Normalization::Batch);
+        let factors = |count: &dyn Fn(usize, usize) -> bool| {
+            let positives = matches.iter().enumerate().map(|(image, matches)| {
+                let counts =
+                    |matched: &&Match| matches!(matched, Match::Object(object) if count(image, *object));
+                matches.iter().filter(counts).count().max(least)
+            });
+            options.normalization.factors(&positives.collect::<Vec<_>>())
         };
+        let placed_factors = factors(&|image, object| objects[image].placed[object]);
+        let factors = factors(&|_, _| true);
 
         let values = ops::values(deltas.clone());
         let values = values.as_chunks::<4>().0;
@@ -193,9 +194,11 @@ impl RetinaNet {
                     Match::Object(object) => {
                         labels[row] = objects.classes[object] as i32;
                         weights[row] = factor;
-                        let target = CODER.encode(anchor, objects.boxes[object]);
-                        let loss = smooth_l1(values[row], target, self.config.smooth_l1_beta);
-                        regression.add(4 * row, factor, loss);
+                        if objects.placed[object] {
+                            let target = CODER.encode(anchor, objects.boxes[object]);
+                            let loss = smooth_l1(values[row], target, self.config.smooth_l1_beta);
+                            regression.add(4 * row, placed_factors[image], loss);
+                        }
                     }
                     Match::Background => {
                         let (weight, gradient) = options.negative_weight.map_or((1.0, None), |negative| {

@@ -60,7 +60,7 @@ fn images(batch: usize, device: &Device) -> Images {
 }
 
 fn target(x1: f32, y1: f32, x2: f32, y2: f32) -> Target {
-    Target { bounds: Box2::new(x1, y1, x2, y2), class: 0 }
+    Target { bounds: Box2::new(x1, y1, x2, y2), class: 0, placed: true }
 }
 
 fn loss(detector: &Detector, images: &Images, targets: &[Vec<Target>], options: &LossOptions) -> Losses {
@@ -122,6 +122,38 @@ fn frozen_stages_and_norms_get_no_gradient() {
                 }
                 None => assert_eq!(frozen_stages, 5),
             }
+        }
+    }
+}
+
+/// An object whose place is not known teaches its class as any other, and nothing about places: neither where it is, nor
+/// less of where the others are.
+#[test]
+fn places_are_learnt_only_where_they_are_known() {
+    let device = Device::flex().autodiff();
+    let images = images(2, &device);
+    let (one, other) = (target(8.0, 8.0, 40.0, 44.0), target(52.0, 50.0, 90.0, 92.0));
+    let unplaced = |target: Target| Target { placed: false, ..target };
+    for config in configs(2, resnet18()) {
+        let detector = detector(&config, &device);
+        let costs = |targets: &[Vec<Target>]| loss(&detector, &images, targets, &LossOptions::default());
+        let known = costs(&[vec![one, other], Vec::new()]);
+        let unknown = costs(&[vec![unplaced(one), unplaced(other)], Vec::new()]);
+        for (term, _) in &known.0 {
+            let is_of_places = matches!(term, Term::Regression | Term::ProposalRegression | Term::Centerness);
+            assert!(value(&known, *term) > 0.0, "{term:?} of {config:?}");
+            let wanted = if is_of_places { 0.0 } else { value(&known, *term) };
+            assert_eq!(value(&unknown, *term), wanted, "{term:?} of {config:?}");
+        }
+        if !matches!(config, DetectorConfig::FasterRcnn(_)) {
+            let (alone, among) =
+                (costs(&[vec![one], Vec::new()]), costs(&[vec![one, unplaced(other)], Vec::new()]));
+            assert_eq!(value(&among, Term::Regression), value(&alone, Term::Regression), "{config:?}");
+            assert_eq!(
+                value(&among, Term::Classification),
+                value(&known, Term::Classification),
+                "{config:?}"
+            );
         }
     }
 }

@@ -281,6 +281,8 @@ pub struct TeacherConfig {
     pub score_min: f32,
     /// After iteration t the teacher is `m·teacher + (1 − m)·student` with `m = min(this, 1 − 1/(t + 1))`.
     pub momentum_max: f32,
+    /// Whether the boxes of pseudo labels are learnt, or their classes alone.
+    pub pseudo_boxes: bool,
 }
 
 /// Which detections of the teacher are judged, and which are candidates for a missing box.
@@ -339,7 +341,7 @@ impl FocalIou {
 
 impl Default for TeacherConfig {
     fn default() -> Self {
-        Self { start_iteration: 0, score_min: 0.4, momentum_max: 0.999 }
+        Self { start_iteration: 0, score_min: 0.4, momentum_max: 0.999, pseudo_boxes: true }
     }
 }
 

@@ -6,6 +6,7 @@ use burn::Tensor;
 use burn::module::Module;
 use burn::tensor::{Device, TensorData};
 use lacuna_boxes::{Affine, Box2, Detection, iou};
+use lacuna_data::Object;
 use lacuna_data::batch::Normalize;
 use lacuna_data::synth::{CLASSES, SynthConfig, scene};
 use lacuna_models::anchors::AnchorConfig;
@@ -46,7 +47,8 @@ fn made() -> Vec<Made> {
         let scene = scene(&config, index);
         let mut pixels = vec![0.0; scene.pixels.len()];
         Normalize::Torchvision.row(&scene.pixels, &mut pixels);
-        let targets = scene.objects.iter().map(|object| Target { bounds: object.bbox, class: object.class });
+        let target = |object: &Object| Target { bounds: object.bbox, class: object.class, placed: true };
+        let targets = scene.objects.iter().map(target);
         Made { pixels, targets: targets.collect() }
     };
     (0..IMAGES as u64).map(of_scene).collect()

@@ -162,7 +162,7 @@ pub fn targets(case: &str) -> Vec<Vec<Target>> {
         boxes(&value["boxes"])
             .into_iter()
             .zip(classes)
-            .map(|(bounds, class)| Target { bounds, class })
+            .map(|(bounds, class)| Target { bounds, class, placed: true })
             .collect()
     };
     fixture("scene.json")["cases"][case].as_array().unwrap().iter().map(of_image).collect()

@@ -4,7 +4,7 @@
 use burn::module::Module;
 use lacuna_boxes::{Detection, Score};
 
-use super::{Lesson, Taught, new_to, options, plain, rngs, select, targets, tracked};
+use super::{Lesson, Taught, annotated, both, labelled, new_to, options, plain, rngs, select, tracked};
 use crate::config::CoMining;
 use crate::learner::{Learner, Step, Threshold};
 use crate::phases::Phase;
@@ -35,7 +35,7 @@ impl CoMining {
         let mut rngs = rngs(config, batch.at, ids);
         let losses = watch.time(Phase::Forward, || {
             let mut loss = |view, pseudo_labels: &[Vec<Detection>]| {
-                let targets = targets(&batch.objects, pseudo_labels);
+                let targets = both(annotated(&batch.objects), labelled(pseudo_labels, true));
                 learner.student.loss(&tracked(view), &targets, &options(config), &mut rngs)
             };
             loss(original, &by_jittered).plus(loss(jittered, &by_original))

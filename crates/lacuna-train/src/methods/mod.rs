@@ -136,20 +136,20 @@ fn new_to(found: &[Detection], annotations: &[Object], iou_max: f32) -> Vec<Dete
 }
 
 /// Annotations ∪ pseudo labels.
-fn targets(annotations: &[Vec<Object>], pseudo_labels: &[Vec<Detection>]) -> Vec<Vec<Target>> {
-    let of_image = |(annotations, pseudo_labels): (Vec<Target>, &Vec<Detection>)| {
-        annotations.into_iter().chain(pseudo_labels.iter().map(of_detection)).collect()
-    };
-    annotated(annotations).into_iter().zip(pseudo_labels).map(of_image).collect()
+fn both(mut annotated: Vec<Vec<Target>>, labelled: Vec<Vec<Target>>) -> Vec<Vec<Target>> {
+    annotated.iter_mut().zip(labelled).for_each(|(annotated, labelled)| annotated.extend(labelled));
+    annotated
 }
 
 fn annotated(annotations: &[Vec<Object>]) -> Vec<Vec<Target>> {
-    let target = |object: &Object| Target { bounds: object.bbox, class: object.class };
+    let target = |object: &Object| Target { bounds: object.bbox, class: object.class, placed: true };
     annotations.iter().map(|objects| objects.iter().map(target).collect()).collect()
 }
 
-fn of_detection(found: &Detection) -> Target {
-    Target { bounds: found.bounds, class: found.class }
+/// Pseudo labels, whose boxes are to be learnt (`placed`), or their classes alone.
+fn labelled(pseudo_labels: &[Vec<Detection>], placed: bool) -> Vec<Vec<Target>> {
+    let target = |found: &Detection| Target { bounds: found.bounds, class: found.class, placed };
+    pseudo_labels.iter().map(|found| found.iter().map(target).collect()).collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use lacuna_boxes::{Detection, Score};
 use lacuna_calib::{Calibrator, Confidence, Platt};
 
-use super::{Lesson, Taught, plain, rngs, select, targets, tracked};
+use super::{Lesson, Taught, annotated, both, labelled, plain, rngs, select, tracked};
 use crate::config::{BeforeFirstFit, Calibrated, Dynamic, Fixed, FocalIou, Overlap, TeacherConfig};
 use crate::learner::{Calibration, Learner, Step, Threshold};
 use crate::phases::Phase;
@@ -101,7 +101,7 @@ impl Teaching<'_> {
             splits.iter().map(|split| select(&split.candidates, threshold.as_ref())).collect();
 
         // The student learns the strong view, from annotations and pseudo labels alike.
-        let targets = targets(&batch.objects, &pseudo_labels);
+        let targets = both(annotated(&batch.objects), labelled(&pseudo_labels, self.teacher.pseudo_boxes));
         let (images, mut rngs) = (tracked(strong), rngs(config, batch.at, ids));
         let losses = watch.time(Phase::Forward, || {
             learner.weighted_loss(&images, &targets, self.focal_iou, config, &mut rngs)

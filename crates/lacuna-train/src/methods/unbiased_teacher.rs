@@ -5,9 +5,9 @@
 //! teacher does not find is an object to the one loss and background to the other.
 
 use lacuna_boxes::{Detection, Score};
-use lacuna_models::{LossOptions, Target, Term};
+use lacuna_models::{LossOptions, Target};
 
-use super::{Lesson, Taught, annotated, new_to, of_detection, options, plain, rngs, select, tracked};
+use super::{Lesson, Taught, annotated, labelled, new_to, options, plain, rngs, select, tracked};
 use crate::config::UnbiasedTeacher;
 use crate::learner::{Learner, Step, Threshold};
 use crate::metrics::FOUND_IOU_MIN;
@@ -42,9 +42,7 @@ impl UnbiasedTeacher {
             if threshold.is_none() {
                 return supervised;
             }
-            let labelled: Vec<Vec<Target>> =
-                labels.iter().map(|labels| labels.iter().map(of_detection).collect()).collect();
-            let unsupervised = loss(&strong, &labelled).only(&[Term::Classification, Term::Objectness]);
+            let unsupervised = loss(&strong, &labelled(&labels, false));
             supervised.plus(unsupervised.times(self.weight))
         });
         let (learner, terms) = learner.descend(config, losses, watch);
