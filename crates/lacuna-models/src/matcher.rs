@@ -47,12 +47,19 @@ impl Matcher {
             }
             best.push(best_of_sample);
         }
-        let overlaps_most = |sample: usize| {
-            (0..objects).any(|object| largest[object] > 0.0 && overlap(sample, object) == largest[object])
+        // Of all that overlap an object a sample can be the one that does most only if its best is as much.
+        let overlaps_most = |sample: usize, best: f32| {
+            let is_most = |object: usize| {
+                let largest = largest[object];
+                largest > 0.0 && largest <= best && overlap(sample, object) == largest
+            };
+            (0..objects).any(is_most)
         };
         let match_of = |(sample, (overlap, object)): (usize, (f32, usize))| {
             // 0 is no overlap, whatever the thresholds.
-            if overlap > 0.0 && (overlap >= self.object_min || self.low_quality && overlaps_most(sample)) {
+            if overlap > 0.0
+                && (overlap >= self.object_min || self.low_quality && overlaps_most(sample, overlap))
+            {
                 Match::Object(object)
             } else if overlap > 0.0 && overlap >= self.background_max {
                 Match::Ignored

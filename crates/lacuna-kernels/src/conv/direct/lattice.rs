@@ -50,21 +50,33 @@ impl Lattice {
         rows: Range<usize>,
         mut visit: impl FnMut(usize, usize, usize, Option<usize>),
     ) {
+        if rows.is_empty() {
+            return;
+        }
         let Grid { height, width, .. } = self.positions;
         let (out, source) = (self.out, self.source);
-        for (row, position) in rows.enumerate() {
-            let (image, y, x) = (position / (height * width), position / width % height, position % width);
+        // Divided once and then counted: for narrow convolutions the divisions would take as long as the products.
+        let (mut image, mut y, mut x) =
+            (rows.start / (height * width), rows.start / width % height, rows.start % width);
+        for row in 0..rows.len() {
             let out_pixel = out.first
                 + (image * out.height + out.origin.0 + out.step * y) * out.width
                 + out.origin.1
                 + out.step * x;
-            let (y, x) = ((source.step * y) as isize, (source.step * x) as isize);
+            let (first_y, first_x) = ((source.step * y) as isize, (source.step * x) as isize);
             for (t, tap) in self.taps.iter().enumerate() {
-                let (y, x) = (y + tap.y, x + tap.x);
+                let (y, x) = (first_y + tap.y, first_x + tap.x);
                 let inside = y >= 0 && x >= 0 && (y as usize) < source.height && (x as usize) < source.width;
                 let pixel = inside
                     .then(|| source.first + (image * source.height + y as usize) * source.width + x as usize);
                 visit(row, out_pixel, t, pixel);
+            }
+            x += 1;
+            if x == width {
+                (x, y) = (0, y + 1);
+            }
+            if y == height {
+                (y, image) = (0, image + 1);
             }
         }
     }
