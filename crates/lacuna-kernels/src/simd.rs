@@ -32,13 +32,13 @@ impl Isa {
     }
 
     /// Makes [`Isa::best`] what the environment variable `LACUNA_INSTRUCTIONS` [names](Self::name), if it is set: for the
-    /// same bits on processors that differ, or a measurement as if on another. To be called before any kernel.
+    /// same kernels on processors that differ, or a measurement as if on another. To be called before any kernel.
     pub fn hold() -> Result<(), NoSuchInstructions> {
         let Some(name) = std::env::var_os("LACUNA_INSTRUCTIONS") else { return Ok(()) };
         let isa =
             Self::available().into_iter().find(|isa| name == isa.name()).ok_or(NoSuchInstructions(name))?;
         let held = *BEST.get_or_init(|| isa);
-        debug_assert_eq!(held, isa, "a kernel has run already");
+        assert_eq!(held, isa, "a kernel has run already");
         Ok(())
     }
 

@@ -75,7 +75,8 @@ impl Images {
 pub struct Target {
     pub bounds: Box2,
     pub class: usize,
-    /// Whether its place is to be learnt as well, or its class alone.
+    /// Whether its place is to be learnt as well, or its class alone. A sample that matches it learns no other object's
+    /// place instead.
     pub placed: bool,
 }
 
@@ -99,6 +100,22 @@ pub enum Normalization {
 }
 
 impl Normalization {
+    /// The factors of sums over the positives of each image, given by the objects they match: over all of them, and over
+    /// those that teach places. An image counts as one with at least `least`.
+    pub(crate) fn factors_of<I: Iterator<Item = usize>>(
+        self,
+        matched: impl Fn(usize) -> I,
+        objects: &[Objects],
+        least: usize,
+    ) -> [Vec<f32>; 2] {
+        let all = |image: usize| matched(image).count();
+        let placed = |image: usize| matched(image).filter(|&object| objects[image].placed[object]).count();
+        let factors = |count: &dyn Fn(usize) -> usize| {
+            self.factors(&(0..objects.len()).map(|image| count(image).max(least)).collect::<Vec<_>>())
+        };
+        [factors(&all), factors(&placed)]
+    }
+
     /// The factor of each image's sums, if its count is `counts[image]`.
     pub(crate) fn factors(self, counts: &[usize]) -> Vec<f32> {
         let inverse = |count: usize| 1.0 / count.max(1) as f32;
@@ -151,7 +168,8 @@ impl NegativeWeight<'_> {
         };
         let best = best_iou(compared, objects.boxes.iter().copied());
         let iou = best.map_or(0.0, |(_, iou)| iou);
-        let gradient = best.filter(|_| self.iou_of == IouOf::Gradient).map(|(object, _)| {
+        let flows = |object: usize| self.iou_of == IouOf::Gradient && objects.placed[object];
+        let gradient = best.filter(|&(object, _)| flows(object)).map(|(object, _)| {
             let slope = (self.slope)(iou);
             iou_gradient(compared, objects.boxes[object]).map(|by_corner| slope * by_corner)
         });
@@ -265,6 +283,12 @@ impl Losses {
     #[must_use]
     pub fn times(self, weight: f32) -> Self {
         Self(self.0.into_iter().map(|(term, loss)| (term, loss.mul_scalar(weight))).collect())
+    }
+
+    /// Without the terms that are not among these.
+    #[must_use]
+    pub fn only(self, terms: &[Term]) -> Self {
+        Self(self.0.into_iter().filter(|(term, _)| terms.contains(term)).collect())
     }
 
     pub fn total(&self) -> Tensor<1> {

@@ -162,15 +162,8 @@ impl Fcos {
             .par_iter()
             .map(|objects| objects_at(&locations, &objects.boxes, self.config.center_radius))
             .collect();
-        // Each term is divided by the positives that it is of.
-        let factors = |count: &dyn Fn(usize, usize) -> bool| {
-            let positives = matches.iter().enumerate().map(|(image, matches)| {
-                matches.iter().flatten().filter(|&&object| count(image, object)).count()
-            });
-            options.normalization.factors(&positives.collect::<Vec<_>>())
-        };
-        let placed_factors = factors(&|image, object| objects[image].placed[object]);
-        let factors = factors(&|_, _| true);
+        let matched = |image: usize| matches[image].iter().flatten().copied();
+        let [factors, placed_factors] = options.normalization.factors_of(matched, &objects, 0);
 
         let [predicted, centers] = [distances.clone(), centerness.clone()].map(ops::values);
         let predicted = predicted.as_chunks::<4>().0;

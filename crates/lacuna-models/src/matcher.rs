@@ -11,6 +11,15 @@ pub enum Match {
     Background,
 }
 
+impl Match {
+    pub fn object(&self) -> Option<usize> {
+        match self {
+            Self::Object(object) => Some(*object),
+            Self::Ignored | Self::Background => None,
+        }
+    }
+}
+
 /// Matching by IoU (torchvision's `Matcher`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Matcher {
@@ -47,7 +56,7 @@ impl Matcher {
             }
             best.push(best_of_sample);
         }
-        // Of all that overlap an object a sample can be the one that does most only if its best is as much.
+        // A sample overlaps an object most only if its best overlap is at least that object's largest.
         let overlaps_most = |sample: usize, best: f32| {
             let is_most = |object: usize| {
                 let largest = largest[object];

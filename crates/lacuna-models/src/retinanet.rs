@@ -166,18 +166,10 @@ impl RetinaNet {
         let objects = images.targets_in_views(targets, self.config.n_classes);
         let matches: Vec<Vec<Match>> =
             objects.par_iter().map(|objects| MATCHER.matches(anchors.boxes(), &objects.boxes)).collect();
-        // Each term is divided by the positives that it is of; mmdetection counts an image without any as one with one.
+        // mmdetection counts an image without positives as one with one.
         let least = usize::from(options.normalization == Normalization::Batch);
-        let factors = |count: &dyn Fn(usize, usize) -> bool| {
-            let positives = matches.iter().enumerate().map(|(image, matches)| {
-                let counts =
-                    |matched: &&Match| matches!(matched, Match::Object(object) if count(image, *object));
-                matches.iter().filter(counts).count().max(least)
-            });
-            options.normalization.factors(&positives.collect::<Vec<_>>())
-        };
-        let placed_factors = factors(&|image, object| objects[image].placed[object]);
-        let factors = factors(&|_, _| true);
+        let matched = |image: usize| matches[image].iter().filter_map(Match::object);
+        let [factors, placed_factors] = options.normalization.factors_of(matched, &objects, least);
 
         let values = ops::values(deltas.clone());
         let values = values.as_chunks::<4>().0;

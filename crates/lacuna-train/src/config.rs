@@ -423,8 +423,7 @@ impl Method {
         }
     }
 
-    /// The views of each image that an iteration is given. The one that the student learns from annotations comes first:
-    /// a view's place decides its random numbers, and so the students of methods with and without a teacher see the same.
+    /// The views of each image that an iteration is given.
     pub fn views(&self, range: ResizeRange) -> Vec<Recipe> {
         let (weak, strong) = (Recipe::Weak(range), Recipe::Strong(range));
         let of_student = |strong_view: bool| if strong_view { strong } else { weak };
@@ -434,7 +433,7 @@ impl Method {
             }
             Self::Fixed(Fixed { strong_view, .. })
             | Self::Dynamic(Dynamic { strong_view, .. })
-            | Self::Calibrated(Calibrated { strong_view, .. }) => vec![of_student(*strong_view), weak],
+            | Self::Calibrated(Calibrated { strong_view, .. }) => vec![weak, of_student(*strong_view)],
             Self::CoMining(_) => vec![weak, Recipe::Follower(RecolourRange::CO_MINING)],
             Self::UnbiasedTeacher(_) => vec![weak, Recipe::Follower(RecolourRange::UNBIASED_TEACHER)],
             Self::Saod(_) => vec![weak, Recipe::Follower(RecolourRange::SAOD)],

@@ -277,6 +277,21 @@ fn without_pseudo_labels_the_student_is_the_baseline() {
     assert!(read("taught/checkpoints/last/model.safetensors") != student);
 }
 
+/// Whether the boxes of pseudo labels are learnt makes a difference, once there are any.
+#[test]
+fn pseudo_boxes_are_learnt_or_not() {
+    let place = Place::new(TINY);
+    let student = |run: &str, learnt: &str| {
+        let set = format!("method.teacher.pseudo_boxes={learnt}");
+        let shorter = ["--set", "train.iterations=12", "--set", "train.evaluate_every=off", "--set", &set];
+        succeeded(&place.run(run, &shorter));
+        let labels = |line: &Value| line["pseudo_labels_per_image"].as_f64().is_some_and(|count| count > 0.0);
+        assert!(lines(&place.path(run)).iter().any(labels), "there are pseudo labels");
+        fs::read(place.path(run).join("checkpoints/last/student.safetensors")).unwrap()
+    };
+    assert!(student("learnt", "true") != student("not", "false"));
+}
+
 /// Killed at random moments, without a chance to say goodbye, until it ends by itself.
 #[test]
 fn a_run_that_is_killed_ends_as_if_it_had_not_been() {

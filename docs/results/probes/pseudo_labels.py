@@ -5,7 +5,8 @@
 FOUND.json: detections of a trained teacher in the images of SPARSE.json, with confidences (`lacuna predict`). Those above 0.7
 that Calibrated Teacher would take for pseudo labels are added to the annotations of SPARSE.json in four ways:
 
-    OUT/right-true.json       only those that are a hidden box (IoU of 0.5), with the hidden box in their place
+    OUT/right-true.json       only those that are a hidden box (IoU of 0.5, the surest first and one each), with the hidden
+                              box in their place
     OUT/right-predicted.json  only those, with their own boxes
     OUT/all-true.json         all, those that are a hidden box with that
     OUT/all-predicted.json    all, with their own boxes

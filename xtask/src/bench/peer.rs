@@ -20,10 +20,15 @@ impl Peer {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(script);
         let mut command = Command::new(python);
         command.arg(script);
-        if Isa::best().name() == "avx2" {
-            // Of PyTorch itself, oneDNN and MKL.
-            command.env("ATEN_CPU_CAPABILITY", "avx2").env("ONEDNN_MAX_CPU_ISA", "AVX2");
-            command.env("MKL_ENABLE_INSTRUCTIONS", "AVX2");
+        // Of PyTorch itself, oneDNN and MKL.
+        let held = match Isa::best().name() {
+            "avx2" => Some(["avx2", "AVX2", "AVX2"]),
+            "portable" => Some(["default", "SSE41", "SSE4_2"]),
+            _ => None,
+        };
+        if let Some([pytorch, onednn, mkl]) = held {
+            command.env("ATEN_CPU_CAPABILITY", pytorch).env("ONEDNN_MAX_CPU_ISA", onednn);
+            command.env("MKL_ENABLE_INSTRUCTIONS", mkl);
         }
         Self::spawn(command)
     }

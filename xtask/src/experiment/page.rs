@@ -135,7 +135,7 @@ impl Results {
         text + "\n"
     }
 
-    /// What each row has more than the baseline. A seed gives every row of a column the same start, the same gaps and the
+    /// What each row has more than the baseline. A seed gives most rows of a column the same start, the same gaps and the
     /// same views, so that a difference varies less than what it is of.
     fn differences(&self, table: &Table) -> Option<String> {
         let baseline = table.row(table.baseline.as_ref()?)?;
@@ -152,10 +152,18 @@ impl Results {
                 Some(run.outcome.ap - of_baseline.outcome.ap)
             };
             let cell = |column: usize| {
+                if !table.has(row, column) {
+                    return "–".to_owned();
+                }
                 let runs = &self.cells[row][column];
                 let differences: Vec<f64> = runs.iter().filter_map(|run| of_seed(column, run)).collect();
-                let sign = if mean(&differences).is_some_and(|mean| mean > 0.0) { "+" } else { "" };
-                sign.to_owned() + &cell(&differences, table.seeds.len())
+                let cell = cell(&differences, table.seeds.len());
+                match cell.strip_prefix('-') {
+                    Some(rest) if !rest.starts_with("0.0") => format!("−{rest}"),
+                    Some(rest) => rest.to_owned(),
+                    None if cell.starts_with("0.0") || differences.is_empty() => cell,
+                    None => format!("+{cell}"),
+                }
             };
             let cells: Vec<String> = (0..columns.len()).map(cell).collect();
             let _ = writeln!(text, "| {} | {} |", of_row.name, cells.join(" | "));
@@ -263,15 +271,15 @@ mod tests {
         "#;
         let table: Table = toml::from_str(text).expect("a table");
         let mut results = Results::new(&table);
-        for (row, seed, ap) in [(0, 0, 0.5), (1, 0, 0.25), (1, 1, 0.25), (2, 1, 0.5), (2, 0, 0.3)] {
+        for (row, seed, ap) in [(0, 0, 0.5), (1, 0, 0.25), (1, 1, 0.35), (2, 1, 0.5), (2, 0, 0.2)] {
             let outcome = Outcome { ap, ap50: 0.5, seconds: None };
             results.add(row, 0, Run { folder: PathBuf::new(), seed, outcome });
         }
         let Page { text, figures } = results.page(&table, "name").expect("it reads nothing");
         assert!(text.contains("| full | 50.0 (1) / 42.5 |"), "{text}");
         assert!(text.contains("| full | +25.0 (1) |"), "{text}");
-        assert!(text.contains("| ours | +15.0 ± 14.1 |"), "{text}");
-        assert!(text.contains("| ours | 60 % |"), "{text}");
+        assert!(text.contains("| ours | +5.0 ± 14.1 |"), "{text}");
+        assert!(text.contains("| ours | 25 % |"), "{text}");
         assert!(text.contains("(figures/name-ap.svg)") && figures[0].0 == "name-ap.svg", "{text}");
     }
 }

@@ -21,7 +21,8 @@ pub struct Table {
     /// A file beside the table with a section for each method: settings of every row that does not say otherwise, so
     /// that no cell is tuned alone.
     pub preset: PathBuf,
-    /// The names of the rows between which the share of a gap is counted: the baseline's, and full annotation's.
+    /// The names of the rows between which the share of a gap is counted: the baseline's, from which differences are also
+    /// taken, and full annotation's.
     pub baseline: Option<String>,
     pub full: Option<String>,
     #[serde(default = "precision_alone")]

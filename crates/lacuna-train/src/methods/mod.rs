@@ -136,8 +136,8 @@ fn new_to(found: &[Detection], annotations: &[Object], iou_max: f32) -> Vec<Dete
 }
 
 /// Annotations ∪ pseudo labels.
-fn both(mut annotated: Vec<Vec<Target>>, labelled: Vec<Vec<Target>>) -> Vec<Vec<Target>> {
-    annotated.iter_mut().zip(labelled).for_each(|(annotated, labelled)| annotated.extend(labelled));
+fn union(mut annotated: Vec<Vec<Target>>, pseudo_labelled: Vec<Vec<Target>>) -> Vec<Vec<Target>> {
+    annotated.iter_mut().zip(pseudo_labelled).for_each(|(annotated, added)| annotated.extend(added));
     annotated
 }
 
@@ -147,7 +147,7 @@ fn annotated(annotations: &[Vec<Object>]) -> Vec<Vec<Target>> {
 }
 
 /// Pseudo labels, whose boxes are to be learnt (`placed`), or their classes alone.
-fn labelled(pseudo_labels: &[Vec<Detection>], placed: bool) -> Vec<Vec<Target>> {
+fn pseudo_labelled(pseudo_labels: &[Vec<Detection>], placed: bool) -> Vec<Vec<Target>> {
     let target = |found: &Detection| Target { bounds: found.bounds, class: found.class, placed };
     pseudo_labels.iter().map(|found| found.iter().map(target).collect()).collect()
 }

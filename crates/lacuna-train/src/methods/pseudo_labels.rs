@@ -4,7 +4,7 @@
 use lacuna_boxes::{Detection, Score};
 use lacuna_calib::{Calibrator, Confidence, Platt};
 
-use super::{Lesson, Taught, annotated, both, labelled, plain, rngs, select, tracked};
+use super::{Lesson, Taught, annotated, plain, pseudo_labelled, rngs, select, tracked, union};
 use crate::config::{BeforeFirstFit, Calibrated, Dynamic, Fixed, FocalIou, Overlap, TeacherConfig};
 use crate::learner::{Calibration, Learner, Step, Threshold};
 use crate::phases::Phase;
@@ -85,7 +85,7 @@ impl TeacherConfig {
 impl Teaching<'_> {
     fn step(&self, learner: Learner, threshold: Option<Threshold>, lesson: Lesson) -> Taught {
         let Lesson { config, mut batch, ids, watch, .. } = lesson;
-        let [strong, weak] = [batch.views.remove(0), batch.views.remove(0)];
+        let [weak, strong] = [batch.views.remove(0), batch.views.remove(0)];
 
         // The teacher looks at the weak view. What is near an annotation of its class is judged; the rest may be missing
         // boxes, and those that it is sure of become pseudo labels.
@@ -100,8 +100,9 @@ impl Teaching<'_> {
         let pseudo_labels: Vec<Vec<Detection>> =
             splits.iter().map(|split| select(&split.candidates, threshold.as_ref())).collect();
 
-        // The student learns the strong view, from annotations and pseudo labels alike.
-        let targets = both(annotated(&batch.objects), labelled(&pseudo_labels, self.teacher.pseudo_boxes));
+        // The student learns the strong view, from annotations and pseudo labels alike (or only the classes of the latter).
+        let targets =
+            union(annotated(&batch.objects), pseudo_labelled(&pseudo_labels, self.teacher.pseudo_boxes));
         let (images, mut rngs) = (tracked(strong), rngs(config, batch.at, ids));
         let losses = watch.time(Phase::Forward, || {
             learner.weighted_loss(&images, &targets, self.focal_iou, config, &mut rngs)

@@ -5,9 +5,9 @@
 //! teacher does not find is an object to the one loss and background to the other.
 
 use lacuna_boxes::{Detection, Score};
-use lacuna_models::{LossOptions, Target};
+use lacuna_models::{LossOptions, Target, Term};
 
-use super::{Lesson, Taught, annotated, labelled, new_to, options, plain, rngs, select, tracked};
+use super::{Lesson, Taught, annotated, new_to, options, plain, pseudo_labelled, rngs, select, tracked};
 use crate::config::UnbiasedTeacher;
 use crate::learner::{Learner, Step, Threshold};
 use crate::metrics::FOUND_IOU_MIN;
@@ -42,7 +42,8 @@ impl UnbiasedTeacher {
             if threshold.is_none() {
                 return supervised;
             }
-            let unsupervised = loss(&strong, &labelled(&labels, false));
+            let unsupervised = loss(&strong, &pseudo_labelled(&labels, false));
+            let unsupervised = unsupervised.only(&[Term::Classification, Term::Objectness]);
             supervised.plus(unsupervised.times(self.weight))
         });
         let (learner, terms) = learner.descend(config, losses, watch);

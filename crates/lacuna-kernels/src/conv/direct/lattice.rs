@@ -43,7 +43,7 @@ pub(super) struct Tap {
 }
 
 impl Lattice {
-    /// Calls `visit(row, output pixel, source pixel per tap)` for each position of `rows`; a source
+    /// Calls `visit(row, output pixel, tap, source pixel)` for each tap of each position of `rows`; a source
     /// pixel outside the image is `None`.
     pub(super) fn visit(
         &self,
@@ -55,7 +55,7 @@ impl Lattice {
         }
         let Grid { height, width, .. } = self.positions;
         let (out, source) = (self.out, self.source);
-        // Divided once and then counted: for narrow convolutions the divisions would take as long as the products.
+        // Divided once and then counted: a division takes as long as dozens of products.
         let (mut image, mut y, mut x) =
             (rows.start / (height * width), rows.start / width % height, rows.start % width);
         for row in 0..rows.len() {
@@ -257,4 +257,32 @@ pub(super) fn next_rows(lattice: &Lattice, rows: Rows, positions: Range<usize>) 
         lattice.visit(positions.end..end, |_, _, _, pixel| next.extend(pixel.map(|at| rows.of(at))));
     }
     next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::Window;
+
+    fn visited(lattice: &Lattice, rows: Range<usize>) -> Vec<(usize, usize, Option<usize>)> {
+        let mut visited = Vec::new();
+        lattice.visit(rows, |_, out, tap, pixel| visited.push((out, tap, pixel)));
+        visited
+    }
+
+    /// Counted across rows and images, positions are those that each is by itself.
+    #[test]
+    fn a_walk_visits_what_its_steps_would() {
+        let conv = Conv2d::new(vec![Grid::new(3, 5, 7), Grid::new(3, 2, 1)], 4, 4, Window::new(3, 2, 1));
+        let conv = conv.expect("shapes fit");
+        for lattice in forward_lattices(&conv).iter().chain(&backward_lattices(&conv, 16)) {
+            let positions = lattice.positions.pixels();
+            for start in 0..positions {
+                for end in start..=positions {
+                    let steps: Vec<_> = (start..end).flat_map(|at| visited(lattice, at..at + 1)).collect();
+                    assert_eq!(visited(lattice, start..end), steps, "{start}..{end}");
+                }
+            }
+        }
+    }
 }
