@@ -29,7 +29,8 @@ pub const SIZE_DIVISOR: u32 = 32;
 pub enum Recipe {
     /// The teacher's: resize, flip.
     Weak(ResizeRange),
-    /// The student's: resize, flip, one photometric operation.
+    /// The student's: resize, flip, one photometric operation. Its random numbers are those of the second place, where it
+    /// comes after a teacher's view, also where there is none.
     Strong(ResizeRange),
     /// For evaluation: resize.
     Plain(Resize),

@@ -82,7 +82,7 @@ fn workers_change_nothing() {
 #[test]
 fn a_follower_has_the_geometry_of_the_view_before_it_and_changes_no_other_view() {
     let (folder, dataset) = made(10);
-    let first = [Recipe::Strong(RANGE), Recipe::Weak(RANGE)];
+    let first = [Recipe::Weak(RANGE), Recipe::Weak(RANGE)];
     let followers = [RecolourRange::CO_MINING, RecolourRange::UNBIASED_TEACHER].map(Recipe::Follower);
     let with = |recipes: &[Recipe], workers| {
         let config = LoaderConfig { recipes: recipes.to_vec(), workers, ..config() };

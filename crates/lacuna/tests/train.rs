@@ -283,7 +283,13 @@ fn pseudo_boxes_are_learnt_or_not() {
     let place = Place::new(TINY);
     let student = |run: &str, learnt: &str| {
         let set = format!("method.teacher.pseudo_boxes={learnt}");
-        let shorter = ["--set", "train.iterations=12", "--set", "train.evaluate_every=off", "--set", &set];
+        let shorter = [
+            ["--set", "train.iterations=12"],
+            ["--set", "train.evaluate_every=off"],
+            ["--set", "method.confidence_min=0.01"],
+            ["--set", &set],
+        ]
+        .concat();
         succeeded(&place.run(run, &shorter));
         let labels = |line: &Value| line["pseudo_labels_per_image"].as_f64().is_some_and(|count| count > 0.0);
         assert!(lines(&place.path(run)).iter().any(labels), "there are pseudo labels");
