@@ -42,8 +42,8 @@ impl UnbiasedTeacher {
             if threshold.is_none() {
                 return supervised;
             }
-            let unsupervised = loss(&strong, &pseudo_labelled(&labels, false));
-            let unsupervised = unsupervised.only(&[Term::Classification, Term::Objectness]);
+            let labelled = loss(&strong, &pseudo_labelled(&labels, true));
+            let unsupervised = labelled.only(&[Term::Classification, Term::Objectness]);
             supervised.plus(unsupervised.times(self.weight))
         });
         let (learner, terms) = learner.descend(config, losses, watch);
