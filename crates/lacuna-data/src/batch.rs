@@ -29,8 +29,7 @@ pub const SIZE_DIVISOR: u32 = 32;
 pub enum Recipe {
     /// The teacher's: resize, flip.
     Weak(ResizeRange),
-    /// The student's: resize, flip, one photometric operation. Its random numbers are those of the second place, where it
-    /// comes after a teacher's view, also where there is none.
+    /// The student's: resize, flip, one photometric operation.
     Strong(ResizeRange),
     /// For evaluation: resize.
     Plain(Resize),
@@ -40,6 +39,13 @@ pub enum Recipe {
 }
 
 impl Recipe {
+    /// Which of an image's random numbers a recipe at this place of the list draws. A strong view comes second, after a
+    /// teacher's, and draws the same where there is none: so a student sees the same with and without a teacher, and a
+    /// difference between two methods is not one of random numbers.
+    fn stream(self, place: usize) -> u32 {
+        if matches!(self, Self::Strong(_)) { 1 } else { place as u32 }
+    }
+
     /// `before` is the plan of the recipe before this one.
     fn plan(self, image_size: (u32, u32), before: Option<ViewPlan>, rng: &mut Rng) -> ViewPlan {
         match self {
@@ -202,12 +208,17 @@ impl Loader {
     ///
     /// # Panics
     /// When batch size, workers or prefetch is 0, or there is no recipe, or one with an empty range of
-    /// sizes, or the first is to follow another.
+    /// sizes, or the first is to follow another, or a strong one is neither alone nor second.
     pub fn new(dataset: Arc<Dataset>, folder: PathBuf, config: LoaderConfig, start: Position) -> Self {
         let LoaderConfig { batch_size, workers, prefetch, .. } = config;
         assert!(batch_size > 0 && workers > 0 && prefetch > 0 && !config.recipes.is_empty(), "{config:?}");
         let first_follows = matches!(config.recipes[0], Recipe::Follower(_));
         assert!(!first_follows, "the first recipe has none before it to follow: {:?}", config.recipes);
+        let mut streams: Vec<u32> =
+            config.recipes.iter().enumerate().map(|(n, recipe)| recipe.stream(n)).collect();
+        streams.sort_unstable();
+        let apart = streams.is_sorted_by(|a, b| a < b);
+        assert!(apart, "two recipes would draw the same random numbers: {:?}", config.recipes);
         let sides = config.recipes.iter().filter_map(|recipe| match recipe {
             Recipe::Weak(range) | Recipe::Strong(range) => Some((range.short_side, range.long_side_max)),
             Recipe::Plain(resize) => Some(((resize.short_side, resize.short_side), resize.long_side_max)),
@@ -389,10 +400,7 @@ impl BatchMaker {
             };
             let mut before = None;
             for (n, (recipe, (plans, views))) in recipes.iter().zip(&mut rendered).enumerate() {
-                // A student sees the same whether a teacher's view comes before its own or not, so that a difference between
-                // two methods is not one of random numbers.
-                let stream = if matches!(recipe, Recipe::Strong(_)) { 1 } else { n as u32 };
-                let mut rng = Rng::new(Purpose::View { recipe: stream }, *seed, position.epoch, id);
+                let mut rng = Rng::new(Purpose::View { recipe: recipe.stream(n) }, *seed, position.epoch, id);
                 let plan = recipe.plan((width, height), before, &mut rng);
                 views.push(plan.render(&image, resizer));
                 plans.push(plan);

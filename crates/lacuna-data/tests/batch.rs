@@ -107,10 +107,33 @@ fn a_follower_has_the_geometry_of_the_view_before_it_and_changes_no_other_view()
         assert_eq!(batch.views[..2], without.views);
     }
     // A view depends on the place of its recipe, not on those before.
-    let others = [Recipe::Strong(RANGE), Recipe::Weak(RANGE), followers[0]];
+    let plain = Recipe::Plain(Resize { short_side: 24, long_side_max: 64 });
+    let others = [plain, Recipe::Weak(RANGE), followers[0]];
     for (batch, other) in batches.iter().zip(with(&others, 2)) {
         assert_eq!(batch.views[1..3], other.views[1..]);
     }
+}
+
+/// A student sees the same strong views whether a teacher sees weak ones or not.
+#[test]
+fn a_strong_view_does_not_depend_on_one_before_it() {
+    let (folder, dataset) = made(10);
+    let with = |recipes: &[Recipe]| {
+        let config = LoaderConfig { recipes: recipes.to_vec(), ..config() };
+        load(folder.path(), &dataset, config, Position::default(), 12)
+    };
+    let alone = with(&[Recipe::Strong(RANGE)]);
+    let both = with(&[Recipe::Weak(RANGE), Recipe::Strong(RANGE)]);
+    let is_alone = |n: usize| both.iter().zip(&alone).all(|(both, alone)| both.views[n] == alone.views[0]);
+    assert!(is_alone(1) && !is_alone(0));
+}
+
+#[test]
+#[should_panic(expected = "two recipes would draw the same random numbers")]
+fn no_two_views_draw_the_same_numbers() {
+    let (folder, dataset) = made(2);
+    let recipes = vec![Recipe::Strong(RANGE), Recipe::Weak(RANGE)];
+    load(folder.path(), &dataset, LoaderConfig { recipes, ..config() }, Position::default(), 1);
 }
 
 #[test]

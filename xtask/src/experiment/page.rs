@@ -69,36 +69,21 @@ impl Results {
 
     fn precision(&self, table: &Table) -> (String, Vec<(String, Figure)>) {
         let mut text = String::new();
-        let columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
+        let seeds = table.seeds.len();
         for (heading, figure) in [("AP", figure_of_ap as fn(Outcome) -> f64), ("AP50", figure_of_ap50)] {
             let with_paper = heading == "AP" && table.rows.iter().any(|row| !row.paper.is_empty());
             if with_paper {
                 let _ = writeln!(text, "After the stroke the paper's figure ({}).\n", table.paper);
             }
-            let _ = writeln!(
-                text,
-                "| {heading} | {} |\n|---|{}",
-                columns.join(" | "),
-                "---|".repeat(columns.len())
-            );
-            for (row, of_row) in table.rows.iter().enumerate() {
-                let cell = |column: usize| {
-                    if !table.has(row, column) {
-                        return "–".to_owned();
-                    }
-                    let paper = of_row.paper.get(column).filter(|_| with_paper);
-                    cell(&self.figures(row, column, figure), table.seeds.len())
-                        + &paper.map_or(String::new(), |paper| format!(" / {paper}"))
-                };
-                let cells: Vec<String> = (0..columns.len()).map(cell).collect();
-                let _ = writeln!(text, "| {} | {} |", of_row.name, cells.join(" | "));
-            }
-            text.push('\n');
+            text += &markdown(table, heading, &[], |row, column| {
+                let paper = table.rows[row].paper.get(column).filter(|_| with_paper);
+                cell(&self.figures(row, column, figure), seeds)
+                    + &paper.map_or(String::new(), |paper| format!(" / {paper}"))
+            });
         }
-        for of_baseline in [self.differences(table), self.gap(table)].into_iter().flatten() {
-            text += &of_baseline;
-            text.push('\n');
-        }
+        text.extend([self.differences(table), self.gap(table)].into_iter().flatten());
+
+        let columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
         let spread = |row: usize, column: usize| {
             let figures = self.figures(row, column, figure_of_ap);
             let spread = Spread { mean: 100.0 * mean(&figures)?, deviation: 100.0 * deviation(&figures) };
@@ -117,88 +102,72 @@ impl Results {
 
     /// The processor time of an iteration, of the runs of which it was noted.
     fn cost(&self, table: &Table) -> String {
-        let columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
-        let mut text = format!(
-            "Seconds of one core that an iteration took, means over the seeds:\n\n| | {} |\n|---|{}\n",
-            columns.join(" | "),
-            "---|".repeat(columns.len())
-        );
-        for (row, of_row) in table.rows.iter().enumerate() {
-            let cell = |column: usize| {
-                let seconds: Vec<f64> =
-                    self.cells[row][column].iter().filter_map(|run| run.outcome.seconds).collect();
-                mean(&seconds).map_or("–".to_owned(), |seconds| format!("{seconds:.2}"))
-            };
-            let cells: Vec<String> = (0..columns.len()).map(cell).collect();
-            let _ = writeln!(text, "| {} | {} |", of_row.name, cells.join(" | "));
-        }
-        text + "\n"
+        let seconds = markdown(table, "", &[], |row, column| {
+            let seconds: Vec<f64> =
+                self.cells[row][column].iter().filter_map(|run| run.outcome.seconds).collect();
+            mean(&seconds).map_or("–".to_owned(), |seconds| format!("{seconds:.2}"))
+        });
+        format!("Seconds of one core that an iteration took, means over the seeds:\n\n{seconds}")
     }
 
     /// What each row has more than the baseline. A seed gives most rows of a column the same start, the same gaps and the
     /// same views, so that a difference varies less than what it is of.
     fn differences(&self, table: &Table) -> Option<String> {
         let baseline = table.row(table.baseline.as_ref()?)?;
-        let columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
-        let mut text = format!(
-            "AP less that of {} with the same seed:\n\n| | {} |\n|---|{}\n",
-            table.rows[baseline].name,
-            columns.join(" | "),
-            "---|".repeat(columns.len())
-        );
-        for (row, of_row) in table.rows.iter().enumerate().filter(|(row, _)| *row != baseline) {
-            let of_seed = |column: usize, run: &Run| {
+        let differences = markdown(table, "", &[baseline], |row, column| {
+            let of_seed = |run: &Run| {
                 let of_baseline = self.cells[baseline][column].iter().find(|other| other.seed == run.seed)?;
                 Some(run.outcome.ap - of_baseline.outcome.ap)
             };
-            let cell = |column: usize| {
-                if !table.has(row, column) {
-                    return "–".to_owned();
-                }
-                let runs = &self.cells[row][column];
-                let differences: Vec<f64> = runs.iter().filter_map(|run| of_seed(column, run)).collect();
-                let cell = cell(&differences, table.seeds.len());
-                match cell.strip_prefix('-') {
-                    Some(rest) if !rest.starts_with("0.0") => format!("−{rest}"),
-                    Some(rest) => rest.to_owned(),
-                    None if cell.starts_with("0.0") || differences.is_empty() => cell,
-                    None => format!("+{cell}"),
-                }
-            };
-            let cells: Vec<String> = (0..columns.len()).map(cell).collect();
-            let _ = writeln!(text, "| {} | {} |", of_row.name, cells.join(" | "));
-        }
-        Some(text)
+            let differences: Vec<f64> = self.cells[row][column].iter().filter_map(of_seed).collect();
+            let cell = cell(&differences, table.seeds.len());
+            match cell.strip_prefix('-') {
+                Some(rest) if !rest.starts_with("0.0") => format!("−{rest}"),
+                Some(rest) => rest.to_owned(),
+                None if cell.starts_with("0.0") || differences.is_empty() => cell,
+                None => format!("+{cell}"),
+            }
+        });
+        Some(format!("AP less that of {} with the same seed:\n\n{differences}", table.rows[baseline].name))
     }
 
     /// How much of the gap between the baseline and full annotation each row closes.
     fn gap(&self, table: &Table) -> Option<String> {
         let (baseline, full) = (table.row(table.baseline.as_ref()?)?, table.row(table.full.as_ref()?)?);
         let mean_of = |row: usize, column: usize| mean(&self.figures(row, column, figure_of_ap));
-        let columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
-        let mut text = format!(
-            "Share of the gap in AP that is closed, (row − {}) / ({} − {}):\n\n| | {} |\n|---|{}\n",
-            table.rows[baseline].name,
-            table.rows[full].name,
-            table.rows[baseline].name,
-            columns.join(" | "),
-            "---|".repeat(columns.len())
-        );
-        for (row, of_row) in table.rows.iter().enumerate().filter(|(row, _)| *row != baseline && *row != full)
-        {
-            let share = |column: usize| {
+        let shares = markdown(table, "", &[baseline, full], |row, column| {
+            let share = || {
                 let (low, high) = (mean_of(baseline, column)?, mean_of(full, column)?);
                 Some((mean_of(row, column)? - low) / (high - low))
             };
-            let cell = |column: usize| match share(column) {
+            match share() {
                 Some(share) if share.is_finite() => format!("{:.0} %", 100.0 * share),
                 _ => "–".to_owned(),
-            };
-            let cells: Vec<String> = (0..columns.len()).map(cell).collect();
-            let _ = writeln!(text, "| {} | {} |", of_row.name, cells.join(" | "));
-        }
-        Some(text)
+            }
+        });
+        let [baseline, full] = [baseline, full].map(|row| &table.rows[row].name);
+        Some(format!(
+            "Share of the gap in AP that is closed, (row − {baseline}) / ({full} − {baseline}):\n\n{shares}"
+        ))
     }
+}
+
+/// All rows but those left out, a column for each of the table's, and an empty line. What a row does not have is a dash.
+fn markdown(
+    table: &Table,
+    heading: &str,
+    left_out: &[usize],
+    cell: impl Fn(usize, usize) -> String,
+) -> String {
+    let columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
+    let heading = [heading, &columns.join(" | ")].join(" | ");
+    let mut text = format!("| {} |\n|---|{}\n", heading.trim_start(), "---|".repeat(columns.len()));
+    for (row, of_row) in table.rows.iter().enumerate().filter(|(row, _)| !left_out.contains(row)) {
+        let cell = |column| if table.has(row, column) { cell(row, column) } else { "–".to_owned() };
+        let cells: Vec<String> = (0..columns.len()).map(cell).collect();
+        let _ = writeln!(text, "| {} | {} |", of_row.name, cells.join(" | "));
+    }
+    text + "\n"
 }
 
 fn figure_of_ap(outcome: Outcome) -> f64 {
