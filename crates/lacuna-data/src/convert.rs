@@ -12,7 +12,7 @@ use crate::dataset::{Category, Dataset};
 use crate::decode::{self, ImageSize};
 use crate::error::{Error, Result};
 use crate::layout::{Format, Split};
-use crate::output::{IfExists, NewFolder, is_within};
+use crate::output::{IfExists, NewFolder};
 use crate::{coco, voc, yolo};
 
 /// How the images come into the new layout.
@@ -54,10 +54,8 @@ pub fn write_folder(
 ) -> Result<Converted> {
     for split in splits {
         check_name(&split.name)?;
-        let inputs = std::iter::once(split.path()).chain(split.images().ok());
-        if let Some(input) = inputs.into_iter().find(|input| is_within(input, out)) {
-            return Err(Error::ReplacesInput { path: out.into(), input: input.into() });
-        }
+        let inputs: Vec<&Path> = std::iter::once(split.path()).chain(split.images().ok()).collect();
+        if_exists.check_all(&[out], &inputs)?;
     }
     let folder = NewFolder::create(out, if_exists)?;
     let writer = Writer { folder: &folder, images, go_on };

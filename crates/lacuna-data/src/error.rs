@@ -23,8 +23,11 @@ pub enum Error {
     #[error("{} was not made by lacuna and is not replaced", path.display())]
     NotOurs { path: PathBuf },
 
-    #[error("{} holds {}, which the output is made from", path.display(), input.display())]
+    #[error("the output {} would replace {}, which it is made from", path.display(), input.display())]
     ReplacesInput { path: PathBuf, input: PathBuf },
+
+    #[error("the outputs {} and {} are one, or one is in the other", path.display(), other.display())]
+    OneOutput { path: PathBuf, other: PathBuf },
 
     /// The text is not of the language it should be in (JSON, XML, YAML, a YOLO line).
     #[error("{}:{line}: {problem}", path.display())]
@@ -187,7 +190,7 @@ impl Error {
                 Some("they are in a `data.yaml` (`names: [...]`) or, a line each, in a `classes.txt`".into())
             }
             Self::NotOurs { .. } => Some("delete it yourself, or choose another name".into()),
-            Self::ReplacesInput { .. } => Some("choose another name".into()),
+            Self::ReplacesInput { .. } | Self::OneOutput { .. } => Some("choose another name".into()),
             Self::RepeatedSplit { .. } => {
                 Some("name the annotation file itself instead of the folder".into())
             }

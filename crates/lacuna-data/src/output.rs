@@ -41,6 +41,24 @@ impl IfExists {
         }
         fs::metadata(parent(path)).map_err(Error::write(path)).map(drop)
     }
+
+    /// The same of all outputs of one work: they replace nothing that they are made from, nor one another.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check), or [`Error::ReplacesInput`], or [`Error::OneOutput`].
+    pub fn check_all(self, outputs: &[&Path], inputs: &[&Path]) -> Result<()> {
+        for (at, &output) in outputs.iter().enumerate() {
+            let is_one = |other: &&&Path| is_within(other, output) || is_within(output, other);
+            if let Some(&other) = outputs[..at].iter().find(is_one) {
+                return Err(Error::OneOutput { path: output.into(), other: other.into() });
+            }
+            self.check(output)?;
+            if let Some(&input) = inputs.iter().find(|input| is_within(input, output)) {
+                return Err(Error::ReplacesInput { path: output.into(), input: input.into() });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A file that is being written. Dropped without [`finish`](Self::finish), it is deleted.
@@ -205,21 +223,17 @@ impl NewFolder {
     }
 }
 
-/// Whether two paths name the same place, be there something or not.
-pub fn same_place(a: &Path, b: &Path) -> bool {
-    let resolve = |path: &Path| -> io::Result<PathBuf> {
-        path.canonicalize().or_else(|_| {
-            let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-            Ok(parent(path).canonicalize()?.join(name))
-        })
-    };
-    a == b || matches!((resolve(a), resolve(b)), (Ok(a), Ok(b)) if a == b)
+/// Whether `path` is `place` or in it, be there something or not.
+pub fn is_within(path: &Path, place: &Path) -> bool {
+    matches!((resolved(path), resolved(place)), (Ok(path), Ok(place)) if path.starts_with(&place))
 }
 
-/// Whether `path` is `folder` or in it.
-pub fn is_within(path: &Path, folder: &Path) -> bool {
-    let resolved = folder.canonicalize().and_then(|folder| Ok((folder, path.canonicalize()?)));
-    resolved.is_ok_and(|(folder, path)| path.starts_with(folder))
+/// The one name that a place has, as far as it exists.
+fn resolved(path: &Path) -> io::Result<PathBuf> {
+    path.canonicalize().or_else(|_| {
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(resolved(parent(path))?.join(name))
+    })
 }
 
 /// The folder that `path` is in.

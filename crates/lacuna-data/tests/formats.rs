@@ -686,7 +686,7 @@ fn an_output_never_replaces_what_it_is_made_from_nor_what_lacuna_did_not_make() 
         [root.path().to_path_buf(), root.path().join("train"), root.path().join("annotations")]
     {
         let error = convert(&holding_input).unwrap_err().to_string();
-        assert!(error.contains("which the output is made from"), "{error}");
+        assert!(error.contains("which it is made from"), "{error}");
     }
     let other = tempfile::tempdir().unwrap();
     fs::write(other.path().join("thesis.txt"), "years of work").unwrap();

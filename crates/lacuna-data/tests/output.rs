@@ -91,11 +91,33 @@ fn devices_and_links_to_folders_are_not_replaced() {
 
 #[test]
 fn one_place_has_many_names() {
-    use lacuna_data::output::same_place;
+    use lacuna_data::output::is_within;
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     fs::create_dir(path("sub")).unwrap();
-    assert!(same_place(&path("x.json"), &path("sub/../x.json")));
-    assert!(same_place(&path("sub"), &path("./sub/")));
-    assert!(!same_place(&path("x.json"), &path("y.json")));
+    assert!(is_within(&path("x.json"), &path("sub/../x.json")));
+    assert!(is_within(&path("sub"), &path("./sub/")));
+    assert!(is_within(&path("sub/new/x.json"), &path("sub/../sub/new")));
+    assert!(!is_within(&path("x.json"), &path("y.json")));
+    assert!(!is_within(&path("x.json"), &path("x")) && !is_within(&path("sub"), &path("sub/new")));
+}
+
+#[test]
+fn outputs_replace_neither_inputs_nor_one_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::create_dir(path("sub")).unwrap();
+    fs::write(path("sub/in.json"), "").unwrap();
+    let check = |outputs: &[&str]| {
+        let outputs: Vec<_> = outputs.iter().map(|name| path(name)).collect();
+        let outputs: Vec<_> = outputs.iter().map(std::path::PathBuf::as_path).collect();
+        IfExists::Replace.check_all(&outputs, &[&path("sub/in.json")])
+    };
+    assert!(check(&["out.json", "sub/out.json", "sub/other"]).is_ok());
+    for replaces in ["sub/in.json", "sub/../sub/in.json", "sub"] {
+        assert!(matches!(check(&["out.json", replaces]), Err(Error::ReplacesInput { .. })), "{replaces}");
+    }
+    for outputs in [["out", "out"], ["sub/out", "sub/out/more.json"], ["sub/out/more.json", "sub/out"]] {
+        assert!(check(&outputs).is_err(), "{outputs:?}");
+    }
 }

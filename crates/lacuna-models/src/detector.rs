@@ -133,7 +133,7 @@ pub enum IouOf {
     /// The box that the detector predicts from it, as a constant.
     #[default]
     Prediction,
-    /// The anchor, the square around the location, or the proposal itself.
+    /// The anchor (of FCOS: that which RetinaNet has at the location), or the proposal itself.
     Sample,
     /// The box that the detector predicts, with the gradient of the weight flowing into it: predictions
     /// learn to be where their loss counts less.
@@ -222,6 +222,8 @@ impl Recalibration {
 #[derive(Clone, Copy, Default)]
 pub struct LossOptions<'a> {
     pub normalization: Normalization,
+    /// RetinaNet and FCOS: classification is divided by the positives of these targets, not of those that are learnt.
+    pub counted: Option<&'a [Vec<Target>]>,
     pub negative_weight: Option<NegativeWeight<'a>>,
     /// RetinaNet and FCOS.
     pub recalibration: Option<Recalibration>,
@@ -316,6 +318,9 @@ pub struct ConfigError {
 
 /// The most channels that a part of a detector may have.
 pub(crate) const WIDTH_MAX: usize = 8192;
+
+/// The most convolutions that a branch of a one-stage head may have.
+pub(crate) const HEAD_DEPTH_MAX: usize = 64;
 
 /// What a value of a configuration must be.
 pub(crate) fn require(holds: bool, field: &'static str, rule: &'static str) -> Result<(), ConfigError> {

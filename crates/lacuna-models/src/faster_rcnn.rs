@@ -400,8 +400,7 @@ impl FasterRcnn {
         Losses(losses)
     }
 
-    /// The loss of two views of one geometry (SAOD, "SparseDet": Suri et al., 2023), and the detections in the first that
-    /// were added to the targets of the second, in each image's coordinates.
+    /// The loss of two views of one geometry (SAOD, "SparseDet": Suri et al., 2023).
     ///
     /// Regions are proposed from both views together. With `mining`, those that are surely objects, though nothing is
     /// annotated there, are kept out of what the box head samples, and its features of them are drawn together. The first
@@ -413,7 +412,7 @@ impl FasterRcnn {
         two_views: &TwoViews,
         options: &LossOptions,
         rngs: &mut [Rng],
-    ) -> (Losses, Vec<Vec<Detection>>) {
+    ) -> TwoViewLoss {
         images.check();
         let features = self.features(images, Mode::Training);
         let recoloured = self.recoloured(images, Mode::Training).expect("a detector of two views");
@@ -432,7 +431,7 @@ impl FasterRcnn {
         let first = self.sample(&features, &proposed, &objects, rngs);
         let found = self.found_in(images, &first, two_views.score_min);
         let (added, labelled): (Vec<Vec<Detection>>, Vec<Vec<Target>>) =
-            targets.iter().zip(found).map(|(targets, found)| with_found(targets, found)).unzip();
+            targets.iter().zip(&found).map(|(targets, found)| with_found(targets, found)).unzip();
         let labelled = images.targets_in_views(&labelled, self.config.n_classes);
         let second = self.sample(&recoloured, &proposed, &labelled, rngs);
         let views = [self.roi_loss(first, &objects, options), self.roi_loss(second, &labelled, options)]
@@ -445,7 +444,7 @@ impl FasterRcnn {
             let [(a, _), (b, _)] = [&features, &recoloured].map(|features| self.embed(features, &mined));
             losses.push((Term::Consistency, (a - b).powi_scalar(2).mean().mul_scalar(mining.weight)));
         }
-        (Losses(losses), added)
+        TwoViewLoss { losses: Losses(losses), found, added }
     }
 
     /// What the proposal network's samples cost, and its proposals.
@@ -618,6 +617,16 @@ pub struct TwoViews {
     pub mining: Option<Mining>,
 }
 
+/// The loss of two views, and the detections behind it, of each image and in its coordinates.
+#[derive(Clone, Debug)]
+pub struct TwoViewLoss {
+    pub losses: Losses,
+    /// In the first view.
+    pub found: Vec<Vec<Detection>>,
+    /// Those of them that were added to the targets of the second.
+    pub added: Vec<Vec<Detection>>,
+}
+
 /// Which proposals are objects that nobody annotated, probably.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mining {
@@ -652,12 +661,13 @@ const DOUBLE_IOU_MAX: f32 = 0.5;
 /// What was found besides the targets, and the targets with it.
 ///
 /// Differs from the reference: there an annotation can suppress another of its class.
-fn with_found(targets: &[Target], mut found: Vec<Detection>) -> (Vec<Detection>, Vec<Target>) {
+fn with_found(targets: &[Target], found: &[Detection]) -> (Vec<Detection>, Vec<Target>) {
     let given = || targets.iter().map(|target| (target.bounds, target.class));
-    found.retain(|found| !found.is_one_of(given(), DOUBLE_IOU_MAX));
-    let added = found.iter().map(|&Detection { bounds, class, .. }| Target { bounds, class, placed: true });
-    let targets = targets.iter().copied().chain(added).collect();
-    (found, targets)
+    let is_new = |found: &&Detection| !found.is_one_of(given(), DOUBLE_IOU_MAX);
+    let added: Vec<Detection> = found.iter().filter(is_new).copied().collect();
+    let target = |&Detection { bounds, class, .. }: &Detection| Target { bounds, class, placed: true };
+    let targets = targets.iter().copied().chain(added.iter().map(target)).collect();
+    (added, targets)
 }
 
 fn boxes_of(proposed: Vec<Vec<Proposed>>) -> Vec<Vec<Box2>> {
@@ -744,7 +754,7 @@ mod tests {
         let found = |x: f32, class: usize| Detection { bounds: square(x), class, score: Score(0.95) };
         // An IoU of 80/120 is a double of its class only, one of 60/140 is none.
         let all = [found(2.0, 1), found(2.0, 0), found(4.0, 1)];
-        let (added, targets) = with_found(&[target(0.0, 1)], all.to_vec());
+        let (added, targets) = with_found(&[target(0.0, 1)], &all);
         assert_eq!(added, all[1..]);
         assert_eq!(targets, [target(0.0, 1), target(2.0, 0), target(4.0, 1)]);
     }

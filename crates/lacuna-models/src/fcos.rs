@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::anchors::Anchors;
 use crate::backbone::Backbone;
 use crate::coder::distances;
-use crate::detector::{ConfigError, Images, LossOptions, Losses, Target, Term, WIDTH_MAX, require};
+use crate::detector::{
+    ConfigError, HEAD_DEPTH_MAX, Images, LossOptions, Losses, Objects, Target, Term, WIDTH_MAX, require,
+};
 use crate::fpn::{ExtraLevels, Pyramid};
 use crate::layers::{Conv, Draw, EPSILON, GROUPS, GroupNorm, Init, Mode};
 use crate::losses::{LossSum, binary_cross_entropy, focal_background, giou, sigmoid, with_gradient};
@@ -53,7 +55,7 @@ impl FcosConfig {
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let divisible = (1..=WIDTH_MAX).contains(&self.width) && self.width.is_multiple_of(GROUPS);
         require(divisible, "width", "a multiple of 32, the groups of its norms, up to 8192")?;
-        require(self.head_depth <= 64, "head_depth", "at most 64")?;
+        require(self.head_depth <= HEAD_DEPTH_MAX, "head_depth", "at most 64")?;
         require(self.center_radius > 0.0 && self.center_radius.is_finite(), "center_radius", "positive")?;
         require(self.candidates_per_level > 0, "candidates_per_level", "1 at least")?;
         self.post_process.check()
@@ -158,12 +160,21 @@ impl Fcos {
     pub fn loss(&self, images: &Images, targets: &[Vec<Target>], options: &LossOptions) -> Losses {
         let FcosOutput { logits, distances, centerness, locations } = self.forward(images, Mode::Training);
         let objects = images.targets_in_views(targets, self.config.n_classes);
-        let matches: Vec<_> = objects
-            .par_iter()
-            .map(|objects| objects_at(&locations, &objects.boxes, self.config.center_radius))
-            .collect();
-        let matched = |image: usize| matches[image].iter().flatten().copied();
-        let [factors, placed_factors] = options.normalization.factors_of(matched, &objects, 0);
+        let matches_of = |objects: &[Objects]| -> Vec<Vec<Option<usize>>> {
+            let of_image =
+                |objects: &Objects| objects_at(&locations, &objects.boxes, self.config.center_radius);
+            objects.par_iter().map(of_image).collect()
+        };
+        let factors_of = |matches: &[Vec<Option<usize>>], objects: &[Objects]| {
+            let matched = |image: usize| matches[image].iter().flatten().copied();
+            options.normalization.factors_of(matched, objects, 0)
+        };
+        let matches = matches_of(&objects);
+        let [mut factors, placed_factors] = factors_of(&matches, &objects);
+        if let Some(counted) = options.counted {
+            let counted = images.targets_in_views(counted, self.config.n_classes);
+            [factors, _] = factors_of(&matches_of(&counted), &counted);
+        }
 
         let [predicted, centers] = [distances.clone(), centerness.clone()].map(ops::values);
         let predicted = predicted.as_chunks::<4>().0;
@@ -191,7 +202,7 @@ impl Fcos {
                     continue;
                 }
                 if let Some(negative) = options.negative_weight {
-                    let (weight, gradient) = negative.of(square, decoded, objects);
+                    let (weight, gradient) = negative.of(anchor_at(square), decoded, objects);
                     weights[row] *= weight;
                     if let (Some(sum), Some(scores), Some(gradient)) =
                         (&mut through_weights, &scores, gradient)

@@ -10,7 +10,8 @@ use crate::anchors::{AnchorConfig, Anchors};
 use crate::backbone::Backbone;
 use crate::coder::BoxCoder;
 use crate::detector::{
-    ConfigError, Images, LossOptions, Losses, Normalization, Target, Term, WIDTH_MAX, require,
+    ConfigError, HEAD_DEPTH_MAX, Images, LossOptions, Losses, Normalization, Objects, Target, Term,
+    WIDTH_MAX, require,
 };
 use crate::fpn::{ExtraLevels, Pyramid};
 use crate::layers::{Conv, Draw, Init, Mode};
@@ -56,6 +57,7 @@ impl RetinaNetConfig {
 
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         require((1..=WIDTH_MAX).contains(&self.width), "width", "from 1 to 8192")?;
+        require(self.head_depth <= HEAD_DEPTH_MAX, "head_depth", "at most 64")?;
         require(
             self.smooth_l1_beta >= 0.0 && self.smooth_l1_beta.is_finite(),
             "smooth_l1_beta",
@@ -164,12 +166,21 @@ impl RetinaNet {
     pub fn loss(&self, images: &Images, targets: &[Vec<Target>], options: &LossOptions) -> Losses {
         let RetinaNetOutput { logits, deltas, anchors } = self.forward(images, Mode::Training);
         let objects = images.targets_in_views(targets, self.config.n_classes);
-        let matches: Vec<Vec<Match>> =
-            objects.par_iter().map(|objects| MATCHER.matches(anchors.boxes(), &objects.boxes)).collect();
+        let matches_of = |objects: &[Objects]| -> Vec<Vec<Match>> {
+            objects.par_iter().map(|objects| MATCHER.matches(anchors.boxes(), &objects.boxes)).collect()
+        };
         // mmdetection counts an image without positives as one with one.
         let least = usize::from(options.normalization == Normalization::Batch);
-        let matched = |image: usize| matches[image].iter().filter_map(Match::object);
-        let [factors, placed_factors] = options.normalization.factors_of(matched, &objects, least);
+        let factors_of = |matches: &[Vec<Match>], objects: &[Objects]| {
+            let matched = |image: usize| matches[image].iter().filter_map(Match::object);
+            options.normalization.factors_of(matched, objects, least)
+        };
+        let matches = matches_of(&objects);
+        let [mut factors, placed_factors] = factors_of(&matches, &objects);
+        if let Some(counted) = options.counted {
+            let counted = images.targets_in_views(counted, self.config.n_classes);
+            [factors, _] = factors_of(&matches_of(&counted), &counted);
+        }
 
         let values = ops::values(deltas.clone());
         let values = values.as_chunks::<4>().0;

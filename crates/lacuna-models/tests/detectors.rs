@@ -9,7 +9,7 @@ use burn::Tensor;
 use burn::module::Module;
 use burn::tensor::{Device, TensorData};
 use lacuna_boxes::{Affine, Box2, iou};
-use lacuna_models::faster_rcnn::{FasterRcnnConfig, Mining, TwoViews};
+use lacuna_models::faster_rcnn::{FasterRcnnConfig, Mining, TwoViewLoss, TwoViews};
 use lacuna_models::fcos::{FcosConfig, objects_at};
 use lacuna_models::fpn::ExtraLevels;
 use lacuna_models::layers::{Mode, NormKind};
@@ -642,6 +642,39 @@ fn background_is_recalibrated_as_brl_defines_it() {
     }
 }
 
+/// Nothing to learn, divided by the positives of what is counted in its place.
+#[test]
+fn classification_is_divided_by_what_is_counted() {
+    let device = Device::flex().autodiff();
+    let images = images(2, &device);
+    let object = target(20.0, 20.0, 60.0, 70.0);
+    let (objects, nothing) = ([vec![object], vec![object]], [Vec::new(), Vec::new()]);
+    for config in &configs(2, resnet18())[..2] {
+        let detector = detector(config, &device);
+        let of = |targets: &[Vec<Target>], counted| {
+            let options = LossOptions { counted, ..LossOptions::default() };
+            value(&loss(&detector, &images, targets, &options), Term::Classification)
+        };
+        assert_eq!(of(&objects, Some(&objects)), of(&objects, None));
+        let positives = of(&nothing, None) / of(&nothing, Some(&objects));
+        let expected = match &detector {
+            Detector::Fcos(fcos) => {
+                let locations = fcos.forward(&images, Mode::Training).locations;
+                2 * objects_at(&locations, &[object.bounds], 1.5).iter().flatten().count()
+            }
+            // Nothing counts as one of each image; so the ratio is that of one image's positives.
+            _ => {
+                let one_each = of(&objects, Some(&nothing)) / of(&objects, None);
+                one_each.round() as usize
+            }
+        };
+        assert!(
+            expected > 1 && (positives - expected as f32).abs() < 1e-3 * positives,
+            "{positives} {expected}"
+        );
+    }
+}
+
 #[test]
 fn proposals_can_be_classified_by_focal_loss() {
     let device = Device::flex().autodiff();
@@ -676,15 +709,17 @@ fn two_views_are_learnt_together() {
         faster_rcnn.two_view_loss(&images, &targets, &TwoViews { score_min, mining }, &options, &mut rngs)
     };
     let has = |losses: &Losses, term: Term| losses.0.iter().any(|(of, _)| *of == term);
-    let (losses, labels) = run(None, 0.99);
-    assert!(!has(&losses, Term::Consistency) && labels.iter().all(Vec::is_empty));
+    let TwoViewLoss { losses, found, .. } = run(None, 0.99);
+    assert!(!has(&losses, Term::Consistency) && found.iter().all(Vec::is_empty));
     // An untrained detector is as sure of everything as of nothing: all is found, and all is mined.
-    let (_, labels) = run(None, 0.1);
-    assert!(labels.iter().any(|labels| !labels.is_empty()));
+    let TwoViewLoss { found, added, .. } = run(None, 0.1);
+    assert!(added[0].len() <= found[0].len() && !added[1].is_empty() && added[1] == found[1]);
     let mining = Mining { objectness_min: 0.0, iou_max: 0.2, nms_iou_max: 0.3, weight: 1.0 };
-    let (losses, _) = run(Some(mining), 0.99);
+    let losses = run(Some(mining), 0.99).losses;
     assert!(value(&losses, Term::Consistency) > 0.0);
-    let twice = run(Some(Mining { weight: 2.0, ..mining }), 0.99).0;
+    // Nothing else is left to learn from than the one target.
+    assert!(value(&losses, Term::Classification) != value(&run(None, 0.99).losses, Term::Classification));
+    let twice = run(Some(Mining { weight: 2.0, ..mining }), 0.99).losses;
     let (once, twice) = (value(&losses, Term::Consistency), value(&twice, Term::Consistency));
     assert!((twice - 2.0 * once).abs() < 1e-5 * twice, "{once} {twice}");
     let gradients = named_gradients(&detector, &losses.total().backward());

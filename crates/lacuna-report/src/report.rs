@@ -225,8 +225,8 @@ impl Report {
                 "boxes",
                 Scale::FromZero,
                 boxes_per_image,
-                "Candidates are the teacher’s detections away from every annotation; pseudo labels are those of \
-                 them that the student is trained on.",
+                "Candidates are detections away from every annotation; pseudo labels are detections that the \
+                 detector is trained on.",
             ),
             (
                 "Pseudo labels",

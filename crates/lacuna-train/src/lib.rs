@@ -18,4 +18,4 @@ mod schedule;
 mod warnings;
 
 pub use checkpoint::CheckpointError;
-pub use optim::{Optimizer, update_teacher};
+pub use optim::{Optimizer, Statistics, update_teacher};

@@ -24,7 +24,8 @@ pub struct Window {
     losses: [Option<f64>; TERMS.len()],
     pub annotations: u64,
     pub detections: u64,
-    pub candidates: u64,
+    /// Of a method that has some.
+    pub candidates: Option<u64>,
     pub pseudo_labels: u64,
     /// How many of the teacher's detections have a score of at least i/20 and less than (i + 1)/20.
     scores: [u64; SCORE_BINS],
@@ -75,7 +76,9 @@ impl Window {
             self.detections += 1;
             self.scores[((found.score.0 * SCORE_BINS as f32) as usize).min(SCORE_BINS - 1)] += 1;
         }
-        self.candidates += step.splits.iter().map(|split| split.candidates.len() as u64).sum::<u64>();
+        for split in &step.splits {
+            *self.candidates.get_or_insert(0) += split.candidates.len() as u64;
+        }
         self.pseudo_labels += step.pseudo_labels.iter().map(|labels| labels.len() as u64).sum::<u64>();
         for (class, judged) in step.splits.iter().flat_map(Split::judged) {
             self.raw.add(judged.score.0, judged.right);
@@ -140,7 +143,7 @@ impl Record {
         }
         add("annotations_per_image", Some(window.per_image(window.annotations)));
         add("detections_per_image", Some(window.per_image(window.detections)));
-        add("candidates_per_image", Some(window.per_image(window.candidates)));
+        add("candidates_per_image", window.candidates.map(|count| window.per_image(count)));
         add("pseudo_labels_per_image", Some(window.per_image(window.pseudo_labels)));
         add("judged", Some(window.raw.count() as f64));
         add("ece_raw", window.raw.ece());

@@ -24,6 +24,8 @@ pub(crate) const WEIGHTS: &str = "model.safetensors";
 pub enum ModelError {
     #[error("{path} is not a model: {why}")]
     NotAModel { path: PathBuf, why: String },
+    #[error("the classes of {path} are {}, those of the data {}", model.join(", "), data.join(", "))]
+    OtherClasses { path: PathBuf, model: Vec<String>, data: Vec<String> },
     #[error(transparent)]
     Weights(#[from] WeightsError),
 }
@@ -34,6 +36,10 @@ impl ModelError {
             Self::NotAModel { .. } => {
                 Some("a model is a folder that `lacuna import` or `lacuna train` made".to_owned())
             }
+            Self::OtherClasses { .. } => Some(
+                "`start.model` needs the same classes in the same order; `start.backbone` needs none"
+                    .to_owned(),
+            ),
             Self::Weights(error) => error.hint(),
         }
     }
@@ -50,6 +56,30 @@ pub struct ModelConfig {
     pub calibrator: Option<Calibrator>,
     /// One for each class of the detector, in order.
     pub categories: Vec<ModelCategory>,
+}
+
+impl ModelConfig {
+    /// That of the model in this folder.
+    pub fn read(folder: &Path) -> Result<Self, ModelError> {
+        let not_a_model = |why: String| ModelError::NotAModel { path: folder.to_owned(), why };
+        let path = folder.join(CONFIG);
+        let text =
+            std::fs::read_to_string(&path).map_err(|error| not_a_model(format!("{CONFIG}: {error}")))?;
+        let config: Self = toml::from_str(&text)
+            .map_err(|error| not_a_model(format!("{CONFIG}: {}", error.to_string().trim_end())))?;
+        config.detector.check().map_err(|error| not_a_model(format!("{CONFIG}: {error}")))?;
+        config.input.check().map_err(|rule| not_a_model(format!("{CONFIG}: {rule}")))?;
+        let (classes, categories) = (config.detector.n_classes(), config.categories.len());
+        if classes != categories {
+            return Err(not_a_model(format!("{CONFIG} has {classes} classes but {categories} categories")));
+        }
+        Ok(config)
+    }
+
+    /// Whether its classes have names, or only the numbers that its weights came with.
+    pub fn has_names(&self) -> bool {
+        self.categories.iter().any(|category| category.name != category.id.to_string())
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,18 +184,7 @@ impl Model {
     }
 
     pub fn read(folder: &Path) -> Result<Self, ModelError> {
-        let not_a_model = |why: String| ModelError::NotAModel { path: folder.to_owned(), why };
-        let path = folder.join(CONFIG);
-        let text =
-            std::fs::read_to_string(&path).map_err(|error| not_a_model(format!("{CONFIG}: {error}")))?;
-        let config: ModelConfig = toml::from_str(&text)
-            .map_err(|error| not_a_model(format!("{CONFIG}: {}", error.to_string().trim_end())))?;
-        config.detector.check().map_err(|error| not_a_model(format!("{CONFIG}: {error}")))?;
-        config.input.check().map_err(|rule| not_a_model(format!("{CONFIG}: {rule}")))?;
-        let (classes, categories) = (config.detector.n_classes(), config.categories.len());
-        if classes != categories {
-            return Err(not_a_model(format!("{CONFIG} has {classes} classes but {categories} categories")));
-        }
+        let config = ModelConfig::read(folder)?;
         Self::of_checkpoint(Checkpoint::read(&folder.join(WEIGHTS))?, config)
     }
 

@@ -74,6 +74,33 @@ pub fn update_teacher<M: Module>(teacher: M, student: &M, momentum: f32) -> M {
     teacher.map(&mut Put(ids.into_iter().zip(ema_step(pairs, momentum)).collect()))
 }
 
+/// What a module changes when it is looked through, and not by a step: the statistics of its norms.
+pub struct Statistics(HashMap<ParamId, Tensor<1>>);
+
+impl Statistics {
+    pub fn of<M: Module>(module: &M) -> Self {
+        let mut values = Values(Vec::new());
+        module.visit(&mut values);
+        let untrained = values.0.into_iter().filter(|parameter| !parameter.trained);
+        Self(untrained.map(|parameter| (parameter.id, parameter.value)).collect())
+    }
+
+    /// The module with the statistics that it had.
+    pub fn put_back<M: Module>(mut self, module: M) -> M {
+        module.map(&mut self)
+    }
+}
+
+impl ModuleMapper for Statistics {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(value) = self.0.remove(&param.id) else { return param };
+        param.map(|new| {
+            let value = value.reshape(new.dims());
+            if new.is_autodiff() { Tensor::from_inner(value) } else { value }
+        })
+    }
+}
+
 /// A tensor without its graph and its shape. The parameter that held it must be consumed, so that the
 /// step finds its memory free to change.
 fn flat<const D: usize>(value: Tensor<D>) -> Tensor<1> {

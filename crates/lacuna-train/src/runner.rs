@@ -9,7 +9,7 @@ use burn::tensor::Device;
 use lacuna_calib::Calibrator;
 use lacuna_data::Object;
 use lacuna_data::batch::{Loader, LoaderConfig, Order, Position};
-use lacuna_data::output::{IfExists, NewFolder, is_within, write_file};
+use lacuna_data::output::{IfExists, NewFolder, write_file};
 use lacuna_eval::AveragePrecision;
 use lacuna_models::weights::{Checkpoint, WeightsError};
 use lacuna_models::{Detector, Term};
@@ -22,10 +22,10 @@ use crate::evaluate::{classes_in, detect_all, evaluate};
 use crate::learner::{Learner, NotFinite, Step};
 use crate::methods::{Epochs, Lesson};
 use crate::metrics::{Record, Window, term_name};
-use crate::model::{Model, ModelConfig, ModelError};
+use crate::model::{Model, ModelCategory, ModelConfig, ModelError};
 use crate::phases::{Phase, Stopwatch};
 
-const CONFIG: &str = "config.toml";
+pub const CONFIG: &str = "config.toml";
 const METRICS: &str = "metrics.jsonl";
 const RESULTS: &str = "results.csv";
 
@@ -168,7 +168,7 @@ pub fn train(
     let categories = data.categories();
     let config = config.with_n_classes(categories.len());
     let checkpoints = Checkpoints::new(run);
-    let new = || first_student(&config, begin).map(|student| Learner::new(student, &config));
+    let new = || first_student(&config, &categories, begin).map(|student| Learner::new(student, &config));
     let (learner, progress) = match begin {
         Begin::New(if_exists) => {
             let learner = new()?;
@@ -184,7 +184,7 @@ pub fn train(
                 (learner, progress)
             }
             None => {
-                let student = first_student(&config, Begin::New(IfExists::Refuse))?;
+                let student = first_student(&config, &categories, Begin::New(IfExists::Refuse))?;
                 (Learner::new(student, &config), Progress::of(&data))
             }
         },
@@ -205,7 +205,11 @@ pub fn train(
 }
 
 /// The student before its first iteration. One that is resumed has its weights elsewhere.
-fn first_student(config: &RunConfig, begin: Begin) -> Result<Detector, ModelError> {
+fn first_student(
+    config: &RunConfig,
+    categories: &[ModelCategory],
+    begin: Begin,
+) -> Result<Detector, ModelError> {
     let device = Device::flex().autodiff();
     let mut rng = Rng::new(Purpose::Weights, config.train.seed, 0, 0);
     let student = config.detector.init(&device, &mut rng);
@@ -218,6 +222,18 @@ fn first_student(config: &RunConfig, begin: Begin) -> Result<Detector, ModelErro
             Checkpoint::read(path).map_err(weights)?.into_backbone_of(student).map_err(weights)
         }
         (None, Some(folder)) => {
+            let model = ModelConfig::read(folder)?;
+            let names = |categories: &[ModelCategory]| -> Vec<String> {
+                categories.iter().map(|category| category.name.clone()).collect()
+            };
+            let (of_model, of_data) = (names(&model.categories), names(categories));
+            if model.has_names() && of_model != of_data {
+                return Err(ModelError::OtherClasses {
+                    path: folder.clone(),
+                    model: of_model,
+                    data: of_data,
+                });
+            }
             let [_, path] = Model::files(folder);
             Checkpoint::read(&path).map_err(weights)?.into_weights_of(student).map_err(weights)
         }
@@ -227,17 +243,10 @@ fn first_student(config: &RunConfig, begin: Begin) -> Result<Detector, ModelErro
 
 /// Whether a new run may have this folder, before any work is done: nothing that it is made from is in it.
 fn check_new(config: &RunConfig, run: &Path, if_exists: IfExists) -> Result<(), TrainError> {
-    if_exists.check(run)?;
     let DataConfig { train, test, hidden, .. } = &config.data;
     let parts = [train, test].into_iter().flat_map(|part| [&part.path, &part.images]);
     let inputs = parts.chain([hidden, &config.start.backbone, &config.start.model]).flatten();
-    for input in inputs {
-        if is_within(input, run) {
-            let (path, input) = (run.to_owned(), input.clone());
-            return Err(lacuna_data::Error::ReplacesInput { path, input }.into());
-        }
-    }
-    Ok(())
+    Ok(if_exists.check_all(&[run], &inputs.map(PathBuf::as_path).collect::<Vec<_>>())?)
 }
 
 /// Makes the folder of a new run.
@@ -434,9 +443,9 @@ impl Run {
             Some(last) if learner.iteration == iterations => {
                 Ok(Finished { last, watch, iterations: iterations - first, images })
             }
-            // A run that had come to its end before.
+            // A run that had come to its end before is judged again.
             None if learner.iteration == iterations => {
-                let last = self.record(&learner, &progress, progress.since_evaluation.clone(), epochs);
+                let last = self.judged(&learner, &progress, epochs, &mut watch, spectator)?;
                 Ok(Finished { last, watch, iterations: iterations - first, images })
             }
             _ => Err(self.interrupted_error(&learner)),
@@ -563,14 +572,7 @@ impl Run {
         watch: &mut Stopwatch,
         spectator: &mut dyn Spectator,
     ) -> Result<Record, TrainError> {
-        let mut record = self.record(learner, progress, progress.since_evaluation.clone(), epochs);
-        if self.data.test.is_some() {
-            let plain = burn::module::Module::valid(&learner.student);
-            record.student = self.average_precision(&plain, watch, spectator)?;
-            if let Some(teacher) = &learner.teacher {
-                record.teacher = self.average_precision(&teacher.detector, watch, spectator)?;
-            }
-        }
+        let record = self.judged(learner, progress, epochs, watch, spectator)?;
         Files::append(&mut self.files.metrics, &record.json("evaluation"))?;
         Files::append(&mut self.files.results, &record.csv())?;
         let of_model = record.teacher.as_ref().or(record.student.as_ref()).and_then(|ap| ap.ap);
@@ -584,6 +586,25 @@ impl Run {
         progress.since_evaluation = Window::default();
         spectator.evaluated(&record);
         Ok(record)
+    }
+
+    /// Where the learner is, by the test images if there are any.
+    fn judged(
+        &self,
+        learner: &Learner,
+        progress: &Progress,
+        epochs: Epochs,
+        watch: &mut Stopwatch,
+        spectator: &mut dyn Spectator,
+    ) -> Result<Record, TrainError> {
+        let record = self.record(learner, progress, progress.since_evaluation.clone(), epochs);
+        let plain = burn::module::Module::valid(&learner.student);
+        let student = self.average_precision(&plain, watch, spectator)?;
+        let teacher = match &learner.teacher {
+            Some(teacher) => self.average_precision(&teacher.detector, watch, spectator)?,
+            None => None,
+        };
+        Ok(Record { student, teacher, ..record })
     }
 
     fn average_precision(

@@ -28,6 +28,12 @@ pub fn requested() -> bool {
     REQUESTED.load(Relaxed)
 }
 
+/// # Errors
+/// [`lacuna_data::Error::Interrupted`] after a signal: asked before results are written.
+pub fn check() -> lacuna_data::Result<()> {
+    if requested() { Err(lacuna_data::Error::Interrupted) } else { Ok(()) }
+}
+
 /// A writer that fails after a signal.
 pub struct Interruptible<W>(pub W);
 

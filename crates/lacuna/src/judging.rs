@@ -1,6 +1,8 @@
 //! The arguments by which commands are told how detections are compared with annotations that have gaps, and
 //! what makes confidences of scores.
 
+use std::fmt;
+
 use clap::ValueEnum;
 use lacuna_calib::Kind;
 use lacuna_train::config::Overlap;
@@ -39,7 +41,7 @@ pub struct JudgingArgs {
     cross_class_iou: Limit,
 
     /// A detection that overlaps a surer one, of any class, more than this doubles it and is not looked at
-    #[arg(long, value_name = "IOU|off", default_value = "0.7", value_parser = limit)]
+    #[arg(long, value_name = "IOU|off", default_value_t = Limit(Some(DOUBLE_IOU)), value_parser = limit)]
     double_iou: Limit,
 
     /// No missing box covers more than this share of an annotation of its class, or is so far covered by one
@@ -47,9 +49,21 @@ pub struct JudgingArgs {
     containment: Limit,
 }
 
+/// Detections of any class that overlap more than this are one object, where nothing else is said.
+pub const DOUBLE_IOU: f32 = 0.7;
+
 /// A share, or no limit.
 #[derive(Clone, Copy)]
 struct Limit(Option<f32>);
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self.0 {
+            Some(share) => share.fmt(f),
+            None => f.write_str("off"),
+        }
+    }
+}
 
 fn limit(text: &str) -> Result<Limit, String> {
     if text == "off" {

@@ -275,7 +275,7 @@ fn bad_usage_is_refused() {
         "sparsify gt.json --kind easy --percent 3 --out out.json",
         "`--percent` goes with split1, split2 and split3",
     );
-    says("sparsify gt.json --kind easy --out x.json --hidden x.json", "name the same file");
+    says("sparsify gt.json --kind easy --out x.json --hidden x.json", "are one, or one is in the other");
     says("sparsify gt.json --kind sometimes --out x.json", "possible values: split1");
     says(
         "sparsify gt.json --kind easy --out gt.json",
@@ -289,14 +289,22 @@ fn bad_usage_is_refused() {
     says("convert gt.json out", "`--to coco`, `--to voc` or `--to yolo` is needed");
     says("convert gt.json out.json --to voc", "a .json file is COCO's");
     says("convert gt.json . --to voc", "error: . exists already");
-    says("convert gt.json . --to voc --force", "error: . holds gt.json, which the output is made from");
+    says(
+        "convert gt.json . --to voc --force",
+        "error: the output . would replace gt.json, which it is made from",
+    );
     says(
         "sparsify gt.json --kind easy --out ./gt.json --force",
-        "would replace the data set that it is made from",
+        "the output ./gt.json would replace gt.json, which it is made from",
     );
-    says("sparsify gt.json --kind easy --out x.json --hidden ./x.json", "name the same file");
+    says("sparsify gt.json --kind easy --out x.json --hidden ./x.json", "are one, or one is in the other");
+    run(folder.path(), "convert gt.json coco --to coco --no-images");
+    says(
+        "sparsify coco --kind easy --out coco/annotations/instances_gt.json --force",
+        "would replace coco/annotations/instances_gt.json, which it is made from",
+    );
     says("convert gt.json x.json --link", "`--link` and `--no-images` go with a folder");
-    says("convert gt.json gt.json --force", "would replace the data set that it is made from");
+    says("convert gt.json gt.json --force", "would replace gt.json, which it is made from");
     says("synth --out gt.json --images 3", "error: gt.json exists already");
     says("synth --out made --images 0", "0 is not in 1..");
     says("synth --out made --images 3 --size big", "it is written WIDTHxHEIGHT");

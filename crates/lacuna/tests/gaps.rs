@@ -169,6 +169,12 @@ fn calibrate_gives_every_detection_its_confidence() {
     for (with, scores) in after.iter().zip(read(folder.path(), "scores.json").as_array().unwrap()) {
         assert_eq!((&scores["score"], scores.get("confidence")), (&with["confidence"], None));
     }
+    // A confidence that was there before becomes that of this calibrator, too.
+    let again = arguments.replace("dets.json", "with.json");
+    run(folder.path(), &format!("{again} --out again.json --in-place-score"));
+    for entry in read(folder.path(), "again.json").as_array().unwrap() {
+        assert_eq!(entry["score"], entry["confidence"]);
+    }
     // Confidences are what `eval` judges, where there are any.
     let judged = run_json(folder.path(), "eval --annotations full.json --detections with.json --iou 0.75");
     assert_eq!(judged["calibration"]["of"], "confidence");
@@ -357,6 +363,14 @@ fn bad_input_is_named_and_leaves_nothing_behind() {
             "lacuna calibrate",
         ),
         ("complete --annotations sparse.json --detections dets.json --out sparse.json --force", "made from"),
+        (
+            "complete --annotations sparse.json --detections dets.json --format voc --out . --force",
+            "made from",
+        ),
+        (
+            "complete --annotations sparse.json --detections dets.json --format voc --out voc --added voc/a.json",
+            "one is in the other",
+        ),
         (
             "complete --annotations sparse.json --detections dets.json --out n.json --precision 2",
             "from 0 to 1",

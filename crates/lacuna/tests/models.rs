@@ -115,6 +115,34 @@ fn a_checkpoint_becomes_a_model_that_predicts() {
             .unwrap();
     assert_eq!(json, serde_json::json!({"out": "high.json", "images": 3, "detections": 0}));
 
+    // A model that has names finds them in whatever order a file has them.
+    let named = |categories: &str| {
+        format!(
+            "import fasterrcnn.safetensors --detector fasterrcnn --backbone resnet18 --n-classes 2 {SIZES} \
+             --categories gt.json --out {categories}"
+        )
+    };
+    run(folder, &named("cats"));
+    let turned = ANNOTATIONS.replace(
+        r#"{"id": 40, "name": "cat"}, {"id": 90, "name": "dog"}"#,
+        r#"{"id": 1, "name": "dog"}, {"id": 2, "name": "cat"}"#,
+    );
+    assert_ne!(turned, ANNOTATIONS);
+    fs::write(folder.join("turned.json"), &turned).unwrap();
+    run(folder, "predict cats images --out as-trained.json");
+    run(folder, "predict cats images --categories turned.json --out turned-ids.json");
+    let (trained, turned_ids) = (results(folder, "as-trained.json"), results(folder, "turned-ids.json"));
+    for (trained, turned) in trained.iter().zip(&turned_ids) {
+        let id = |entry: &Value| entry["category_id"].as_u64().unwrap();
+        assert_eq!(id(turned), if id(trained) == 40 { 2 } else { 1 });
+    }
+    fs::write(folder.join("cows.json"), turned.replace("\"cat\"", "\"cow\"")).unwrap();
+    refused(folder, "predict cats images --categories cows.json --out out.json", "no category `cat`");
+    // No output replaces what it is made from.
+    fs::copy(folder.join("fasterrcnn.safetensors"), folder.join("cats/weights.safetensors")).unwrap();
+    let onto_itself = named("cats --force").replace("import fasterrcnn", "import cats/weights");
+    refused(folder, &onto_itself, "would replace cats/weights.safetensors");
+
     // RetinaNet's labels count from 0.
     run(
         folder,
@@ -179,7 +207,7 @@ fn what_cannot_be_predicted_is_refused() {
     for (rest, wanted) in [
         ("--annotations gt.json --out gt.json", "would replace gt.json"),
         ("--out model/model.safetensors", "would replace model/model.safetensors"),
-        ("--out images/a.bmp", "would replace the image images/a.bmp"),
+        ("--out images/a.bmp", "would replace images/a.bmp"),
     ] {
         refused(folder, &format!("predict model images {rest} --force"), wanted);
     }

@@ -134,14 +134,20 @@ impl Results {
     /// How much of the gap between the baseline and full annotation each row closes.
     fn gap(&self, table: &Table) -> Option<String> {
         let (baseline, full) = (table.row(table.baseline.as_ref()?)?, table.row(table.full.as_ref()?)?);
-        let mean_of = |row: usize, column: usize| mean(&self.figures(row, column, figure_of_ap));
         let shares = markdown(table, "", &[baseline, full], |row, column| {
-            let share = || {
-                let (low, high) = (mean_of(baseline, column)?, mean_of(full, column)?);
-                Some((mean_of(row, column)? - low) / (high - low))
+            // Of the seeds that all three have.
+            let ap_of = |row: usize, seed: u64| {
+                self.cells[row][column].iter().find(|run| run.seed == seed).map(|run| run.outcome.ap)
             };
-            match share() {
-                Some(share) if share.is_finite() => format!("{:.0} %", 100.0 * share),
+            let of_seed =
+                |run: &Run| Some([run.outcome.ap, ap_of(baseline, run.seed)?, ap_of(full, run.seed)?]);
+            let seeds: Vec<[f64; 3]> = self.cells[row][column].iter().filter_map(of_seed).collect();
+            let [ours, low, high] =
+                [0, 1, 2].map(|n| mean(&seeds.iter().map(|of| of[n]).collect::<Vec<_>>()));
+            match ours.zip(low).zip(high).map(|((ours, low), high)| (ours - low) / (high - low)) {
+                Some(share) if share.is_finite() => {
+                    format!("{} %", (100.0 * share).round() + 0.0).replace('-', "−")
+                }
                 _ => "–".to_owned(),
             }
         });
@@ -248,7 +254,8 @@ mod tests {
         assert!(text.contains("| full | 50.0 (1) / 42.5 |"), "{text}");
         assert!(text.contains("| full | +25.0 (1) |"), "{text}");
         assert!(text.contains("| ours | +5.0 ± 14.1 |"), "{text}");
-        assert!(text.contains("| ours | 25 % |"), "{text}");
+        // By the seed that all three have.
+        assert!(text.contains("| ours | −20 % |"), "{text}");
         assert!(text.contains("(figures/name-ap.svg)") && figures[0].0 == "name-ap.svg", "{text}");
     }
 }

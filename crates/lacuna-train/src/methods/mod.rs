@@ -16,6 +16,7 @@ use lacuna_data::batch::{Batch, Position, View};
 use lacuna_models::{Images, LossOptions, Losses, NegativeWeight, Target};
 use lacuna_random::{Purpose, Rng};
 
+use crate::Statistics;
 use crate::config::{FocalIou, Method, RunConfig};
 use crate::learner::{Learner, NotFinite, Step, Threshold};
 use crate::phases::Stopwatch;
@@ -45,12 +46,21 @@ impl Epochs {
     }
 }
 
-/// A learner after an iteration, and what that was. When the loss or its gradient is not finite, no weight has changed.
+/// A learner after an iteration, and what that was. When the loss or its gradient is not finite, nothing has changed.
 pub type Taught = (Learner, Result<Step, NotFinite>);
 
 impl Learner {
     /// One iteration.
     pub fn step(self, lesson: Lesson) -> Taught {
+        let statistics = Statistics::of(&self.student);
+        let (mut learner, step) = self.step_of_method(lesson);
+        if step.is_err() {
+            learner.student = statistics.put_back(learner.student);
+        }
+        (learner, step)
+    }
+
+    fn step_of_method(self, lesson: Lesson) -> Taught {
         match &lesson.config.method {
             Method::Supervised(method) => method.step(self, lesson),
             Method::Fixed(method) => method.step(self, lesson),
@@ -156,8 +166,10 @@ fn pseudo_labelled(pseudo_labels: &[Vec<Detection>], placed: bool) -> Vec<Vec<Ta
 mod tests {
     use std::path::Path;
 
-    use lacuna_boxes::{Box2, Score};
+    use burn::module::Module;
+    use lacuna_boxes::{Affine, Box2, Score, iou};
     use lacuna_calib::{Confidence, Curve, NoFit, Observed, Outcome, Platt};
+    use lacuna_models::{Term, ops};
 
     use super::*;
     use crate::config::Source;
@@ -272,5 +284,97 @@ mod tests {
         let again = calibration.refit(&method, 20).expect("it is time");
         assert_eq!(again.fit, Err(NoFit::Falling));
         assert_eq!(calibration.calibrator, Some(fit), "the old one stays");
+    }
+
+    /// Two views of two images, an object in each.
+    fn batch() -> Batch {
+        let mut rng = Rng::new(Purpose::Synth, 0, 0, 0);
+        let mut view = || View {
+            height: 64,
+            width: 64,
+            pixels: (0..2 * 64 * 64 * 3).map(|_| rng.normals().0 as f32).collect(),
+            sizes: vec![(64, 64); 2],
+            to_view: vec![Affine::IDENTITY; 2],
+        };
+        let views = vec![view(), view()];
+        let object = |x: f32| vec![Object { bbox: Box2::new(x, 10.0, x + 30.0, 50.0), class: 0 }];
+        let (at, objects) = (Position::default(), vec![object(4.0), object(20.0)]);
+        Batch { at, next: at, images: vec![0, 1], objects, crowds: vec![Vec::new(); 2], views }
+    }
+
+    /// What a step of a method costs, term by term, and its pseudo labels.
+    fn stepped(method: &str) -> (Vec<(Term, f32)>, Vec<Vec<Detection>>) {
+        let (learner, config) = learner(method);
+        let mut watch = Stopwatch::default();
+        let lesson =
+            Lesson { config: &config, batch: batch(), ids: &[1, 2], epochs: EPOCHS, watch: &mut watch };
+        let step = learner.step(lesson).1.expect("a finite loss");
+        (step.losses, step.pseudo_labels)
+    }
+
+    /// The same by its definition: a sum of losses of the views, times what they count.
+    fn expected(parts: &[(Losses, f32)]) -> Vec<(Term, f32)> {
+        let sum = parts.iter().map(|(losses, weight)| losses.clone().times(*weight)).reduce(Losses::plus);
+        let terms = sum.expect("some part").0;
+        terms.into_iter().map(|(term, loss)| (term, ops::values(loss)[0])).collect()
+    }
+
+    fn assert_near(found: &[(Term, f32)], expected: &[(Term, f32)]) {
+        assert_eq!(found.len(), expected.len());
+        for ((term, found), (of, expected)) in found.iter().zip(expected) {
+            assert_eq!(term, of);
+            assert!((found - expected).abs() <= 1e-5 * expected, "{term:?}: {found} {expected}");
+        }
+    }
+
+    /// A student that knows nothing gives every place a score of some 0.07.
+    const ALL_IS_FOUND: f32 = 0.05;
+
+    #[test]
+    fn each_branch_of_co_mining_learns_what_the_other_found() {
+        let method = format!("name = \"co-mining\"\nthreshold = {ALL_IS_FOUND}");
+        let (found, labels) = stepped(&method);
+        let (learner, config) = learner(&method);
+        let Batch { views, objects, .. } = batch();
+        let [of_first, of_second] = [0, 1].map(|n| -> Vec<Vec<Detection>> {
+            let found = learner.student.valid().detect_above(ALL_IS_FOUND, &plain(views[n].clone()));
+            let is_new = |found: &&Detection, given: &[Object]| iou(found.bounds, given[0].bbox) <= 0.4;
+            let images = found.iter().zip(&objects);
+            images
+                .map(|(all, given)| all.iter().filter(|one| is_new(one, given)).copied().collect())
+                .collect()
+        });
+        assert!(of_first != of_second && of_first.iter().chain(&of_second).all(|labels| !labels.is_empty()));
+        let loss = |n: usize, labels: &[Vec<Detection>]| {
+            let targets = union(annotated(&objects), pseudo_labelled(labels, true));
+            let mut rngs = rngs(&config, Position::default(), &[1, 2]);
+            learner.student.loss(&tracked(views[n].clone()), &targets, &options(&config), &mut rngs)
+        };
+        assert_near(&found, &expected(&[(loss(0, &of_second), 1.0), (loss(1, &of_first), 1.0)]));
+        assert_eq!(labels, of_second);
+    }
+
+    #[test]
+    fn pseudo_labels_of_unbiased_teacher_teach_classes_four_times() {
+        let method = format!("name = \"unbiased-teacher\"\nburn_in = 0\nthreshold = {ALL_IS_FOUND}");
+        let (found, _) = stepped(&method);
+        let (learner, config) = learner(&method);
+        let Batch { views, objects, .. } = batch();
+        // At first the teacher is the student.
+        let labels = learner.student.valid().detect_above(ALL_IS_FOUND, &plain(views[0].clone()));
+        let (given, labels) = (annotated(&objects), pseudo_labelled(&labels, true));
+        let counted = union(given.clone(), labels.clone());
+        let loss = |n: usize, targets: &[Vec<Target>], counted| {
+            let mut rngs = rngs(&config, Position::default(), &[1, 2]);
+            let options = LossOptions { counted, ..options(&config) };
+            learner.student.loss(&tracked(views[n].clone()), targets, &options, &mut rngs)
+        };
+        let taught = loss(1, &labels, Some(&counted[..])).only(&[Term::Classification]);
+        let supervised = [(loss(0, &given, None), 0.5), (loss(1, &given, None), 0.5)];
+        let [first, second] = supervised.clone();
+        assert_near(&found, &expected(&[first, second, (taught, 4.0)]));
+        // During the burn-in there are none.
+        let burning_in = method.replace("burn_in = 0", "burn_in = 1");
+        assert_near(&stepped(&burning_in).0, &expected(&supervised));
     }
 }

@@ -4,7 +4,7 @@
 //! used, its colours are drawn anew for each image, ours are the same for all.
 
 use lacuna_boxes::Score;
-use lacuna_models::faster_rcnn::{Mining, TwoViews};
+use lacuna_models::faster_rcnn::{Mining, TwoViewLoss, TwoViews};
 use lacuna_models::{Detector, Images};
 
 use super::{Lesson, Taught, annotated, options, rngs, tracked};
@@ -26,11 +26,10 @@ impl Saod {
         let Detector::FasterRcnn(student) = &learner.student else {
             unreachable!("SAOD trains Faster R-CNN alone")
         };
-        let (losses, pseudo_labels) = watch.time(Phase::Forward, || {
+        let TwoViewLoss { losses, found, added: pseudo_labels } = watch.time(Phase::Forward, || {
             student.two_view_loss(&images, &targets, &two_views, &options(config), &mut rngs)
         });
         let (learner, terms) = learner.descend(config, losses, watch);
-        let found = pseudo_labels.clone();
         let threshold = Some(self.label_threshold());
         let step =
             |losses| Step { losses, images: ids.len(), found, pseudo_labels, threshold, ..Step::default() };

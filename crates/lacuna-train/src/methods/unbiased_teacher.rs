@@ -2,12 +2,16 @@
 //! gaps: each image is a labelled one, with the boxes that it has, and an unlabelled one, which a teacher labels.
 //!
 //! Differs from the reference: there labelled and unlabelled images are different ones. So an annotated object that the
-//! teacher does not find is an object to the one loss and background to the other.
+//! teacher does not find is an object to the one loss and background to the other. And RetinaNet and FCOS, which are not
+//! detectors of the reference, divide by the positives of annotations and pseudo labels together: by those of a few
+//! pseudo labels alone, background would count many times what it counts in the loss of the annotations.
 
 use lacuna_boxes::{Detection, Score};
-use lacuna_models::{LossOptions, Target, Term};
+use lacuna_models::{LossOptions, Term};
 
-use super::{Lesson, Taught, annotated, new_to, options, plain, pseudo_labelled, rngs, select, tracked};
+use super::{
+    Lesson, Taught, annotated, new_to, options, plain, pseudo_labelled, rngs, select, tracked, union,
+};
 use crate::config::UnbiasedTeacher;
 use crate::learner::{Learner, Step, Threshold};
 use crate::metrics::FOUND_IOU_MIN;
@@ -37,12 +41,14 @@ impl UnbiasedTeacher {
             let given = annotated(&batch.objects);
             let (weak, strong) = (tracked(weak), tracked(strong));
             let mut loss =
-                |images, targets: &[Vec<Target>]| learner.student.loss(images, targets, &options, &mut rngs);
-            let supervised = loss(&weak, &given).plus(loss(&strong, &given)).times(0.5);
+                |images, targets, options| learner.student.loss(images, targets, &options, &mut rngs);
+            let supervised = loss(&weak, &given, options).plus(loss(&strong, &given, options)).times(0.5);
             if threshold.is_none() {
                 return supervised;
             }
-            let labelled = loss(&strong, &pseudo_labelled(&labels, true));
+            let labels = pseudo_labelled(&labels, true);
+            let counted = union(given.clone(), labels.clone());
+            let labelled = loss(&strong, &labels, LossOptions { counted: Some(&counted), ..options });
             let unsupervised = labelled.only(&[Term::Classification, Term::Objectness]);
             supervised.plus(unsupervised.times(self.weight))
         });

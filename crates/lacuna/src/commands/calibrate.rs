@@ -1,5 +1,5 @@
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use lacuna_calib::{Calibrator, CrossFit, NoFit, Reliability};
@@ -12,7 +12,7 @@ use lacuna_train::metrics::shortest;
 use serde_json::{Map, Value, json};
 
 use super::saved::SavedCalibrator;
-use super::{TooLittle, best_first, check_outputs, read_results, shown};
+use super::{TooLittle, best_first, read_results, shown};
 use crate::data_args::{AnnotationsArgs, note_problems};
 use crate::gaps::{Gaps, gaps_json};
 use crate::judging::{FloorArgs, JudgingArgs, MethodArg};
@@ -83,12 +83,12 @@ struct Errors {
 pub fn run(args: &Args) -> Result<()> {
     args.judging.check();
     let if_exists = IfExists::forced(args.force);
-    let outputs: Vec<&PathBuf> = args.out.iter().chain(&args.save).collect();
-    let inputs: Vec<&PathBuf> =
-        [&args.annotations.path, &args.detections].into_iter().chain(&args.hidden).collect();
-    check_outputs(&outputs, &inputs, if_exists)?;
+    let outputs: Vec<&Path> = args.out.iter().chain(&args.save).map(PathBuf::as_path).collect();
+    let inputs = [&args.annotations.path, &args.detections].into_iter().chain(&args.hidden);
+    if_exists.check_all(&outputs, &inputs.map(PathBuf::as_path).collect::<Vec<_>>())?;
 
     let split = args.annotations.read()?;
+    if_exists.check_all(&outputs, &[split.path()])?;
     note_problems(&split);
     let dataset = &split.dataset;
     let results = read_results(&args.detections, dataset, &args.annotations.options)?;
@@ -117,7 +117,11 @@ pub fn run(args: &Args) -> Result<()> {
     let mut written = Vec::new();
     if let Some(path) = &args.out {
         let rewrite = |entry: usize| match args.in_place_score {
-            true => Rewrite { score: Some(confidences[entry]), confidence: None },
+            // A confidence that was there before is none of this calibrator's.
+            true => {
+                let confidence = results.entries()[entry].confidence.map(|_| confidences[entry]);
+                Rewrite { score: Some(confidences[entry]), confidence }
+            }
             false => Rewrite { score: None, confidence: Some(confidences[entry]) },
         };
         written.push(NewFile::write(path, if_exists, |out| results.write(out, rewrite))?);

@@ -1,6 +1,6 @@
 use std::collections::HashSet;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -22,9 +22,10 @@ use serde_json::{Map, Value, json};
 
 use super::looking::{Looked, look};
 use super::saved::SavedCalibrator;
-use super::{TooLittle, check_outputs, class_keys, read_results, shown, usage};
+use super::{TooLittle, class_keys, read_results, shown, usage};
 use crate::data_args::{AnnotationsArgs, note_problems};
 use crate::gaps::Gaps;
+use crate::interrupt;
 use crate::judging::{FloorArgs, JudgingArgs, MethodArg};
 use crate::progress::Progress;
 use crate::table::{Table, thousands};
@@ -158,6 +159,7 @@ struct Added {
 pub fn run(args: &Args) -> Result<()> {
     check(args)?;
     let mut split = args.annotations.read()?;
+    check_outputs(args, &[split.path()])?;
     note_problems(&split);
     let hidden = match &args.hidden {
         Some(path) => Some(hidden_part(path, &split.dataset, !args.annotations.options.classes.is_empty())?),
@@ -170,6 +172,7 @@ pub fn run(args: &Args) -> Result<()> {
 
     let whole = completed(&split.dataset, &added.missing);
     let given = std::mem::replace(&mut split.dataset, whole);
+    interrupt::check()?;
     write(args, &split, &added.missing)?;
     let found = hidden.as_ref().map(|hidden| found(args, hidden, &added.missing));
     print(args, &given, &added, found, gaps.as_ref().ok())
@@ -188,21 +191,20 @@ fn check(args: &Args) -> Result<()> {
     if !is_folder && (args.link || args.no_images) {
         usage("`--link` and `--no-images` go with VOC and YOLO");
     }
-    let FoundBy { model, detections } = &args.found_by;
-    let inputs: Vec<&PathBuf> = [&args.annotations.path]
-        .into_iter()
-        .chain(model)
-        .chain(detections)
-        .chain(&args.hidden)
-        .chain(&args.calibrator)
-        .collect();
     let of_label_studio = args.label_config.is_some() || args.image_url.is_some();
     if args.format != FormatArg::LabelStudio && of_label_studio {
         usage("`--label-config` and `--image-url` go with Label Studio");
     }
-    let outputs: Vec<&PathBuf> =
-        std::iter::once(&args.out).chain(&args.added).chain(&args.label_config).collect();
-    Ok(check_outputs(&outputs, &inputs, IfExists::forced(args.force))?)
+    let FoundBy { model, detections } = &args.found_by;
+    let files = [&args.annotations.path].into_iter().chain(detections);
+    let inputs = files.chain(model).chain(&args.hidden).chain(&args.calibrator);
+    check_outputs(args, &inputs.map(PathBuf::as_path).collect::<Vec<_>>())
+}
+
+fn check_outputs(args: &Args, inputs: &[&Path]) -> Result<()> {
+    let outputs = [&args.out].into_iter().chain(&args.added).chain(&args.label_config);
+    let outputs: Vec<&Path> = outputs.map(PathBuf::as_path).collect();
+    Ok(IfExists::forced(args.force).check_all(&outputs, inputs)?)
 }
 
 fn detections(args: &Args, split: &Split) -> Result<Detections> {
@@ -348,7 +350,8 @@ fn note_left_out(format: &str, LeftOut { crowds, outside }: LeftOut) {
     }
 }
 
-/// What of the hidden was found, of all classes and of each: by the rule that the confidences are about.
+/// What of the hidden was found, of all classes and of each, at the IoU that the confidences are about. Each box is found
+/// once: a double, which a confidence takes for right, is wrong here.
 fn found(args: &Args, hidden: &Dataset, missing: &[Missing]) -> (Recovered, Vec<Recovered>) {
     let proposals = missing.iter().map(|missing| {
         let Missing { image, detection, confidence } = *missing;

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use lacuna_data::coco;
 use lacuna_data::convert::{Converted, Images, write_folder};
 use lacuna_data::layout::{Format, Split};
-use lacuna_data::output::{IfExists, same_place, write_file};
+use lacuna_data::output::{IfExists, write_file};
 use serde_json::json;
 
 use super::{shown, usage};
@@ -55,7 +55,7 @@ enum FormatArg {
 
 pub fn run(args: &Args) -> Result<()> {
     let if_exists = IfExists::forced(args.force);
-    if_exists.check(&args.out)?;
+    if_exists.check_all(&[&args.out], &[&args.data.path])?;
     let is_json = args.out.extension().is_some_and(|e| e == "json");
     let format = match (args.to, is_json) {
         (Some(FormatArg::Coco), _) | (None, true) => Format::Coco,
@@ -69,10 +69,8 @@ pub fn run(args: &Args) -> Result<()> {
         if args.link || args.no_images {
             usage("`--link` and `--no-images` go with a folder; a .json file has no images");
         }
-        if same_place(&args.out, &args.data.path) {
-            usage("the output would replace the data set that it is made from");
-        }
         let split = args.data.read()?;
+        if_exists.check_all(&[&args.out], &[split.path()])?;
         note_problems(&split);
         write_file(&args.out, if_exists, |out| coco::write(&split.dataset, out))?;
         let (images, annotations) = (split.dataset.images().len(), split.dataset.annotations().len());

@@ -50,7 +50,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR", default_value = "lacuna-demo")]
     out: PathBuf,
 
-    #[arg(long, default_value_t = 0)]
+    // TOML's whole numbers have a sign.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
 
     /// Train each for so many iterations; the steps of the learning rate and the first pseudo labels move

@@ -23,6 +23,7 @@ use serde_json::{Map, Value, json};
 use super::looking::{Looked, look};
 use super::{class_keys, read_results, shown, usage};
 use crate::data_args::{AnnotationsArgs, note_problems};
+use crate::interrupt;
 use crate::judging::{JudgingArgs, score};
 use crate::table::{Table, thousands};
 use crate::training::percent;
@@ -147,6 +148,7 @@ pub fn run(args: &Args) -> Result<()> {
         None => of_model(args, &split)?,
     };
     let evaluation = evaluate(args, given, truth, hidden.as_ref(), &judged);
+    interrupt::check()?;
     if let Some((path, format)) = plot {
         let figure = reliability_figure(&evaluation);
         write_file(path, IfExists::forced(args.force), |out| match format {
@@ -236,7 +238,8 @@ fn evaluate(
         }
         _ => found.clone(),
     };
-    let floor = f64::from(args.score_min);
+    // Scores of a file are of 64 bits: the floor is the number that reads like it.
+    let floor = shortest(args.score_min);
     let above: Vec<Found> =
         sure.iter().zip(found).filter(|(_, raw)| raw.score >= floor).map(|(sure, _)| *sure).collect();
     let outcomes = outcomes(truth, &above, args.iou);

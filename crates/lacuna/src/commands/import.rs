@@ -96,7 +96,8 @@ pub fn run(args: &Args) -> Result<()> {
         usage("`--norm-epsilon` is 0 or more");
     }
     let if_exists = IfExists::forced(args.force);
-    if_exists.check(&args.out)?;
+    let inputs = [&args.weights].into_iter().chain(&args.categories).map(PathBuf::as_path);
+    if_exists.check_all(&[&args.out], &inputs.collect::<Vec<_>>())?;
     let depth = match args.backbone {
         BackboneArg::Resnet18 => Depth::ResNet18,
         BackboneArg::Resnet34 => Depth::ResNet34,

@@ -20,7 +20,6 @@ use std::path::{Path, PathBuf};
 
 use lacuna_boxes::Detection;
 use lacuna_calib::NoFit;
-use lacuna_data::output::{IfExists, same_place};
 use lacuna_data::results::Results;
 use lacuna_data::{Category, Dataset};
 
@@ -47,27 +46,6 @@ impl TooLittle {
         };
         Some(hint.into())
     }
-}
-
-/// Refuses outputs that exist already, that would replace what they are made from, or that are one file.
-///
-/// # Errors
-/// As [`IfExists::check`]; the rest is a usage error.
-pub fn check_outputs(
-    outputs: &[&PathBuf],
-    inputs: &[&PathBuf],
-    if_exists: IfExists,
-) -> lacuna_data::Result<()> {
-    for (at, output) in outputs.iter().enumerate() {
-        if_exists.check(output)?;
-        if let Some(input) = inputs.iter().find(|input| same_place(input, output)) {
-            usage(&format!("the output would replace {}, which it is made from", input.display()));
-        }
-        if outputs[..at].iter().any(|other| same_place(other, output)) {
-            usage(&format!("{} is named for two outputs", output.display()));
-        }
-    }
-    Ok(())
 }
 
 /// What JSON calls each class: its name, with its id where another has the same.

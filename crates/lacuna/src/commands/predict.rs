@@ -7,9 +7,10 @@ use lacuna_boxes::Detection;
 use lacuna_calib::Place;
 use lacuna_data::decode::{self, RgbImage};
 use lacuna_data::draw::{Outline, draw};
-use lacuna_data::output::{IfExists, NewFolder, is_within, same_place, write_file};
+use lacuna_data::output::{IfExists, NewFolder, write_file};
 use lacuna_data::{Dataset, coco, layout};
-use lacuna_train::model::{Model, ModelConfig};
+use lacuna_train::evaluate::classes_in;
+use lacuna_train::model::{Model, ModelCategory, ModelConfig};
 use serde::Serialize;
 use serde_json::json;
 
@@ -41,7 +42,8 @@ pub struct Args {
     #[arg(long, value_name = "COCO_JSON")]
     annotations: Option<PathBuf>,
 
-    /// A COCO file that gives the classes their ids, in place of the model's
+    /// A COCO file that gives the classes of these names their ids, in place of the model's; a model without names
+    /// takes them in the file's order
     #[arg(long, value_name = "COCO_JSON")]
     categories: Option<PathBuf>,
 
@@ -102,33 +104,23 @@ pub fn run(args: &Args) -> Result<()> {
         usage("`--score-min` goes from 0 to 1");
     }
     let if_exists = IfExists::forced(args.force);
-    if_exists.check(&args.out)?;
     let of_model = Model::files(&args.model);
-    let made_from = args.annotations.iter().chain(&args.categories).chain(&of_model);
-    if let Some(input) = made_from.into_iter().find(|input| same_place(input, &args.out)) {
-        usage(&format!("the output would replace {}, which it is made from", input.display()));
-    }
+    let files: Vec<&Path> =
+        args.annotations.iter().chain(&args.categories).chain(&of_model).map(PathBuf::as_path).collect();
+    let outputs: Vec<&Path> = [&args.out].into_iter().chain(&args.draw).map(PathBuf::as_path).collect();
+    if_exists.check_all(&outputs, &files)?;
     let mut model = Model::read(&args.model)?;
     if let Some(path) = &args.categories {
-        model.config.categories = named_categories(path, &model.config.detector)?;
+        model.config.categories = match model.config.has_names() {
+            true => categories_of_names(path, &model.config.categories)?,
+            false => named_categories(path, &model.config.detector)?,
+        };
     }
     let inputs = match &args.annotations {
         Some(path) => annotated_inputs(&coco::read(path)?, path, &args.images)?,
         None => inputs(&args.images)?,
     };
-    if let Some(input) = inputs.iter().find(|input| same_place(&input.path, &args.out)) {
-        usage(&format!("the output would replace the image {}", input.path.display()));
-    }
-
-    if let Some(folder) = &args.draw {
-        let inputs = inputs.iter().map(|input| &input.path);
-        let made_from = inputs.chain(&of_model).chain(&args.annotations).chain(&args.categories);
-        let beside = args.out.parent().map(Path::to_owned);
-        if let Some(input) = made_from.chain(&beside).find(|input| is_within(input, folder)) {
-            let (path, input) = (folder.clone(), input.clone());
-            return Err(lacuna_data::Error::ReplacesInput { path, input }.into());
-        }
-    }
+    if_exists.check_all(&outputs, &inputs.iter().map(|input| input.path.as_path()).collect::<Vec<_>>())?;
     let pictures = args.draw.as_deref().map(|folder| NewFolder::create(folder, if_exists)).transpose()?;
 
     let progress = Progress::new("looking at images", inputs.len());
@@ -170,6 +162,19 @@ pub fn run(args: &Args) -> Result<()> {
         writeln!(out, "{}: {detections} detections in {images} images", args.out.display())?;
     }
     Ok(())
+}
+
+/// The categories of a file that are called like these.
+fn categories_of_names(path: &Path, categories: &[ModelCategory]) -> Result<Vec<ModelCategory>> {
+    let dataset = coco::read(path)?;
+    let known = classes_in(categories, &dataset);
+    let of_file = |(class, known): (&ModelCategory, Option<usize>)| {
+        let Some(known) = known else {
+            usage(&format!("{} has no category `{}`, which the model has", path.display(), class.name))
+        };
+        ModelCategory { id: dataset.categories()[known].id, name: class.name.clone() }
+    };
+    Ok(categories.iter().zip(known).map(of_file).collect())
 }
 
 fn entry<'a>(input: &'a Input, detection: &Detection, model: &ModelConfig) -> Entry<'a> {

@@ -21,6 +21,8 @@ use serde_json::{Value, json};
 use super::{BadFile, shown};
 use crate::gallery::picture;
 use crate::gaps::Gaps;
+use crate::interrupt;
+use crate::judging::DOUBLE_IOU;
 use crate::progress::Progress;
 use crate::table::thousands;
 
@@ -62,6 +64,7 @@ pub fn run(args: &Args) -> Result<()> {
         if_exists.check(&out)?;
     }
     let report = report_of(&args.run, args.pictures, args.look_at as usize)?;
+    interrupt::check()?;
     write_file(&out, if_exists, |file| file.write_all(report.to_html().as_bytes()))?;
     let mut stdout = std::io::stdout().lock();
     let pictures = report.most_confident.len() + report.least_confident.len();
@@ -330,15 +333,20 @@ fn recover(
         .teaching()
         .map_or((0.1, Overlap::default()), |(teacher, overlap)| (teacher.score_min, overlap));
     let named = renamed(&found.detections, &classes_in(&model.config.categories, &looked_at));
-    let seen = see(&looked_at, &named, &Overlap { min_side: None, ..overlap });
+    // Doubles would look like objects that are missing.
+    let candidate_iou = overlap.candidate_iou.or(Some(DOUBLE_IOU));
+    let seen = see(&looked_at, &named, &Overlap { min_side: None, candidate_iou, ..overlap });
     let fitted = Fitted::new(Kind::Completeness, false, &observations(&seen, score_min));
-    let of_run = model.config.calibrator.unwrap_or(Platt::IDENTITY.into());
+    let (of_run, name) = match model.config.calibrator {
+        Some(calibrator) => (calibrator, "the run's own calibrator"),
+        None => (Platt::IDENTITY.into(), "raw scores"),
+    };
     let (mut missing, by) = match &fitted {
         Ok(fitted) => {
             let missing = candidates(&seen, score_min, |image| fitted.of_image(image));
             (missing, "the calibrator that knows about the gaps")
         }
-        Err(_) => (candidates(&seen, score_min, |_| &of_run), "the run's own calibrator"),
+        Err(_) => (candidates(&seen, score_min, |_| &of_run), name),
     };
     let confidence_min = match &config.method {
         Method::Calibrated(method) => method.confidence_min,

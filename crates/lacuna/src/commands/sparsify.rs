@@ -1,10 +1,10 @@
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::ValueEnum;
 use lacuna_data::coco;
-use lacuna_data::output::{IfExists, NewFile, same_place};
+use lacuna_data::output::{IfExists, NewFile};
 use lacuna_data::sparsify::{Kind, Percent, Sparse, sparsify};
 use serde_json::json;
 
@@ -91,17 +91,11 @@ impl Args {
 pub fn run(args: &Args) -> Result<()> {
     let kind = args.kind();
     let if_exists = IfExists::forced(args.force);
-    if args.hidden.as_ref().is_some_and(|hidden| same_place(hidden, &args.out)) {
-        usage("`--out` and `--hidden` name the same file");
-    }
-    for path in std::iter::once(&args.out).chain(&args.hidden) {
-        if_exists.check(path)?;
-        if same_place(path, &args.data.path) {
-            usage("the output would replace the data set that it is made from");
-        }
-    }
-
+    let outputs = std::iter::once(&args.out).chain(&args.hidden).map(PathBuf::as_path);
+    let outputs: Vec<&Path> = outputs.collect();
+    if_exists.check_all(&outputs, &[&args.data.path])?;
     let split = args.data.read()?;
+    if_exists.check_all(&outputs, &[split.path()])?;
     note_problems(&split);
     let Sparse { kept, hidden } = sparsify(&split.dataset, kind, args.seed);
     // Both files, or none: they get their names when both are written.

@@ -3,11 +3,11 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use lacuna_data::output::IfExists;
+use lacuna_data::output::{IfExists, is_within};
 use lacuna_train::config::{RunConfig, Source};
 use lacuna_train::metrics::Record;
 use lacuna_train::phases::{Phase, Stopwatch};
-use lacuna_train::runner::{Begin, Finished};
+use lacuna_train::runner::{Begin, CONFIG, Finished};
 use serde_json::{Value, json};
 
 use super::{shown, usage};
@@ -57,6 +57,10 @@ pub fn run(args: &Args) -> Result<()> {
         Some(out) => out.clone(),
         None => default_folder(&args.config)?,
     };
+    // A run's own `config.toml` is written again.
+    if args.force && !is_within(&out.join(CONFIG), &args.config) {
+        IfExists::Replace.check_all(&[&out], &[&args.config])?;
+    }
     let begin = if args.resume { Begin::Resume } else { Begin::New(IfExists::forced(args.force)) };
     let finished = training::train(config, &out, begin, None)?;
 
