@@ -26,7 +26,7 @@ use crate::model::{Model, ModelCategory, ModelConfig, ModelError};
 use crate::phases::{Phase, Stopwatch};
 
 pub const CONFIG: &str = "config.toml";
-const METRICS: &str = "metrics.jsonl";
+pub const METRICS: &str = "metrics.jsonl";
 const RESULTS: &str = "results.csv";
 
 #[derive(Debug, thiserror::Error)]

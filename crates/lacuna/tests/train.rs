@@ -655,6 +655,17 @@ fn the_other_systems_are_resumed_exactly() {
         succeeded(&predict.output().unwrap());
         let mut report = lacuna();
         succeeded(&report.current_dir(data()).arg("report").arg(place.path("whole")).output().unwrap());
+        // It is not written over what it is made from.
+        let onto = place.path("whole/metrics.jsonl");
+        let mut report = lacuna();
+        report
+            .current_dir(data())
+            .arg("report")
+            .arg(place.path("whole"))
+            .arg("--out")
+            .arg(&onto)
+            .arg("--force");
+        assert_eq!(report.output().unwrap().status.code(), Some(2));
     }
 }
 

@@ -319,6 +319,18 @@ mod tests {
         terms.into_iter().map(|(term, loss)| (term, ops::values(loss)[0])).collect()
     }
 
+    /// What a view costs the student of [`batch`]'s images.
+    fn loss(
+        (learner, config): &(Learner, RunConfig),
+        view: &View,
+        targets: &[Vec<Target>],
+        counted: Option<&[Vec<Target>]>,
+    ) -> Losses {
+        let mut rngs = rngs(config, Position::default(), &[1, 2]);
+        let options = LossOptions { counted, ..options(config) };
+        learner.student.loss(&tracked(view.clone()), targets, &options, &mut rngs)
+    }
+
     fn assert_near(found: &[(Term, f32)], expected: &[(Term, f32)]) {
         assert_eq!(found.len(), expected.len());
         for ((term, found), (of, expected)) in found.iter().zip(expected) {
@@ -334,10 +346,10 @@ mod tests {
     fn each_branch_of_co_mining_learns_what_the_other_found() {
         let method = format!("name = \"co-mining\"\nthreshold = {ALL_IS_FOUND}");
         let (found, labels) = stepped(&method);
-        let (learner, config) = learner(&method);
+        let same = learner(&method);
         let Batch { views, objects, .. } = batch();
         let [of_first, of_second] = [0, 1].map(|n| -> Vec<Vec<Detection>> {
-            let found = learner.student.valid().detect_above(ALL_IS_FOUND, &plain(views[n].clone()));
+            let found = same.0.student.valid().detect_above(ALL_IS_FOUND, &plain(views[n].clone()));
             let is_new = |found: &&Detection, given: &[Object]| iou(found.bounds, given[0].bbox) <= 0.4;
             let images = found.iter().zip(&objects);
             images
@@ -345,12 +357,11 @@ mod tests {
                 .collect()
         });
         assert!(of_first != of_second && of_first.iter().chain(&of_second).all(|labels| !labels.is_empty()));
-        let loss = |n: usize, labels: &[Vec<Detection>]| {
+        let branch = |n: usize, labels: &[Vec<Detection>]| {
             let targets = union(annotated(&objects), pseudo_labelled(labels, true));
-            let mut rngs = rngs(&config, Position::default(), &[1, 2]);
-            learner.student.loss(&tracked(views[n].clone()), &targets, &options(&config), &mut rngs)
+            (loss(&same, &views[n], &targets, None), 1.0)
         };
-        assert_near(&found, &expected(&[(loss(0, &of_second), 1.0), (loss(1, &of_first), 1.0)]));
+        assert_near(&found, &expected(&[branch(0, &of_second), branch(1, &of_first)]));
         assert_eq!(labels, of_second);
     }
 
@@ -358,19 +369,14 @@ mod tests {
     fn pseudo_labels_of_unbiased_teacher_teach_classes_four_times() {
         let method = format!("name = \"unbiased-teacher\"\nburn_in = 0\nthreshold = {ALL_IS_FOUND}");
         let (found, _) = stepped(&method);
-        let (learner, config) = learner(&method);
+        let same = learner(&method);
         let Batch { views, objects, .. } = batch();
         // At first the teacher is the student.
-        let labels = learner.student.valid().detect_above(ALL_IS_FOUND, &plain(views[0].clone()));
+        let labels = same.0.student.valid().detect_above(ALL_IS_FOUND, &plain(views[0].clone()));
         let (given, labels) = (annotated(&objects), pseudo_labelled(&labels, true));
         let counted = union(given.clone(), labels.clone());
-        let loss = |n: usize, targets: &[Vec<Target>], counted| {
-            let mut rngs = rngs(&config, Position::default(), &[1, 2]);
-            let options = LossOptions { counted, ..options(&config) };
-            learner.student.loss(&tracked(views[n].clone()), targets, &options, &mut rngs)
-        };
-        let taught = loss(1, &labels, Some(&counted[..])).only(&[Term::Classification]);
-        let supervised = [(loss(0, &given, None), 0.5), (loss(1, &given, None), 0.5)];
+        let taught = loss(&same, &views[1], &labels, Some(&counted)).only(&[Term::Classification]);
+        let supervised = [0, 1].map(|n| (loss(&same, &views[n], &given, None), 0.5));
         let [first, second] = supervised.clone();
         assert_near(&found, &expected(&[first, second, (taught, 4.0)]));
         // During the burn-in there are none.

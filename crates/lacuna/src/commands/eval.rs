@@ -134,7 +134,9 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let plot = args.plot.as_deref().map(|path| (path, PlotFormat::of(path)));
     if let Some((path, _)) = plot {
-        IfExists::forced(args.force).check(path)?;
+        let files = [&args.annotations.path].into_iter().chain(&args.judge.detections).chain(&args.hidden);
+        let files: Vec<&Path> = files.map(PathBuf::as_path).collect();
+        IfExists::forced(args.force).check_all(&[path], &files)?;
     }
     let split = args.annotations.read()?;
     note_problems(&split);

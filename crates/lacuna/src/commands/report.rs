@@ -15,7 +15,7 @@ use lacuna_train::config::{Method, Overlap, RunConfig, Source};
 use lacuna_train::data::{Data, hidden_part};
 use lacuna_train::evaluate::{classes_in, detect_all, renamed};
 use lacuna_train::model::Model;
-use lacuna_train::runner::Finished;
+use lacuna_train::runner::{CONFIG, Finished, METRICS};
 use serde_json::{Value, json};
 
 use super::{BadFile, shown};
@@ -61,7 +61,8 @@ pub fn run(args: &Args) -> Result<()> {
         None => (args.run.join("report.html"), IfExists::Replace),
     };
     if args.out.is_some() {
-        if_exists.check(&out)?;
+        let files = [CONFIG, METRICS].map(|name| args.run.join(name));
+        if_exists.check_all(&[&out], &files.each_ref().map(PathBuf::as_path))?;
     }
     let report = report_of(&args.run, args.pictures, args.look_at as usize)?;
     interrupt::check()?;
@@ -79,11 +80,11 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// What the files of a run tell.
 pub fn report_of(run: &Path, pictures: usize, look_at: usize) -> Result<Report> {
-    let path = run.join("config.toml");
+    let path = run.join(CONFIG);
     let not_a_run = |why: String| BadFile { path: run.to_owned(), what: "a run of `lacuna train`", why };
     let text = fs::read_to_string(&path).map_err(|error| not_a_run(format!("config.toml: {error}")))?;
     let config = RunConfig::parse(Source { path: &path, text: &text, set: &[] })?;
-    let metrics = fs::read_to_string(run.join("metrics.jsonl"))
+    let metrics = fs::read_to_string(run.join(METRICS))
         .map_err(|error| not_a_run(format!("metrics.jsonl: {error}")))?;
     // The last line of a run that was killed need not be whole.
     let lines: Vec<Value> = metrics.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
