@@ -11,6 +11,7 @@
 //! work is shared between threads.
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use crate::memory::{Source, Target, load_up_to};
 use crate::simd::{Isa, Simd, simd_fn};
@@ -23,8 +24,14 @@ pub(crate) fn rows_per_tile(isa: Isa) -> usize {
     if isa.lanes() == 16 { MAX_ROWS } else { 6 }
 }
 
-/// Rows of a panel, ahead of the one in use, that are fetched from the second-level cache.
+/// Products in a row between which nothing but products is done: fetching ahead in between would cost the
+/// multipliers a tenth of their time.
+const UNROLLED: usize = 4;
+
+/// Rows of a panel, ahead of those in use, that are fetched from the second-level cache.
 const PREFETCH_ROWS: usize = 8;
+
+const FLOATS_PER_LINE: usize = 16;
 
 /// Columns of a tile, and of a panel.
 pub(crate) fn columns_per_tile(isa: Isa) -> usize {
@@ -33,7 +40,7 @@ pub(crate) fn columns_per_tile(isa: Isa) -> usize {
 
 /// The ranges that `total` rows are cut into: as few as possible, none longer than `most`, and all
 /// of nearly one length, because a short rest would run at a fraction of the speed.
-pub(crate) fn even_ranges(total: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+pub(crate) fn even_ranges(total: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let parts = total.div_ceil(most);
     (0..parts).map(move |i| i * total / parts..(i + 1) * total / parts)
 }
@@ -82,15 +89,18 @@ unsafe impl Send for RowAddress {}
 // SAFETY: as above.
 unsafe impl Sync for RowAddress {}
 
-/// A tile's sums in memory. The loop that finishes them is too long to be unrolled; indexed by it, the
-/// array of sums would live in memory from the start, and every product would be stored.
+/// A tile's sums in memory, where a loop that is not unrolled can find them: indexed by such a loop, the array
+/// of sums would live there from the start, and every product would be stored.
 struct Spilled([MaybeUninit<f32>; MAX_ROWS * 2 * 16]);
 
 impl Spilled {
+    fn new() -> Self {
+        Self([MaybeUninit::uninit(); MAX_ROWS * 2 * 16])
+    }
+
     #[inline(always)]
-    fn new<S: Simd, const ROWS: usize>(s: S, sums: &[[S::Vector; 2]; ROWS]) -> Self {
-        let mut spilled = Self([MaybeUninit::uninit(); MAX_ROWS * 2 * 16]);
-        let to: *mut f32 = spilled.0.as_mut_ptr().cast();
+    fn fill<S: Simd, const ROWS: usize>(&mut self, s: S, sums: &[[S::Vector; 2]; ROWS]) {
+        let to: *mut f32 = self.0.as_mut_ptr().cast();
         for r in 0..ROWS {
             // SAFETY: at most `MAX_ROWS` rows of two vectors of at most 16 lanes.
             unsafe {
@@ -98,44 +108,124 @@ impl Spilled {
                 s.store(to.add((2 * r + 1) * S::LANES), sums[r][1]);
             }
         }
-        spilled
     }
 
     /// # Safety
-    /// Row `r` must have been given to [`Spilled::new`].
+    /// Row `r` must have been given to [`Spilled::fill`].
     #[inline(always)]
     unsafe fn get<S: Simd>(&self, s: S, r: usize, half: usize) -> S::Vector {
-        // SAFETY: written by `new`, as the caller vouches.
+        // SAFETY: written by `fill`, as the caller vouches.
         unsafe { s.load(self.0.as_ptr().cast::<f32>().add((2 * r + half) * S::LANES)) }
     }
 }
 
-/// What a later tile will read, fetched into the second-level cache with this tile's products: `step`
-/// floats with each. The processor itself does not foresee jumps from row to row.
+/// What a later tile will read, fetched into the second-level cache with this tile's products: with every
+/// [`UNROLLED`] of them two cache lines, `half_step` floats apart (and their neighbours, which the processor
+/// adds). The processor itself does not foresee jumps from row to row.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     pub(crate) from: RowAddress,
-    pub(crate) step: usize,
+    half_step: usize,
 }
 
 impl Ahead {
     /// Some memory that is in the cache anyway.
     pub(crate) const NOTHING: Self = {
-        const LINE: &[f32; 16] = &[0.0; 16];
-        Self { from: RowAddress(LINE.as_ptr()), step: 0 }
+        const LINE: &[f32; FLOATS_PER_LINE] = &[0.0; FLOATS_PER_LINE];
+        Self { from: RowAddress(LINE.as_ptr()), half_step: 0 }
     };
+
+    /// `floats` from an address on, with `depth` products.
+    pub(crate) fn new(from: RowAddress, floats: usize, depth: usize) -> Self {
+        Self { from, half_step: floats.div_ceil(2 * (depth / UNROLLED).max(1)) }
+    }
 
     /// Rows of `floats` each, shared out among `tiles` tiles of `depth` products. If there are more rows
     /// than tiles, neighbours are taken to lie side by side.
     pub(crate) fn shared_out(
-        rows: &[RowAddress],
+        rows: Range<usize>,
+        row: impl Fn(usize) -> RowAddress,
         floats: usize,
         tiles: usize,
         depth: usize,
     ) -> impl Iterator<Item = Self> {
         let per_tile = rows.len().div_ceil(tiles).max(1);
-        let step = (per_tile * floats).div_ceil(depth);
-        rows.chunks(per_tile).map(move |rows| Self { from: rows[0], step })
+        rows.step_by(per_tile).map(move |first| Self::new(row(first), per_tile * floats, depth))
+    }
+
+    #[inline(always)]
+    fn fetch<S: Simd>(&mut self, s: S) {
+        for _ in 0..2 {
+            s.prefetch_second_level(self.from.0);
+            self.from.0 = self.from.0.wrapping_add(self.half_step);
+        }
+    }
+}
+
+/// `sums[r] += a(r) · panel[..2 · LANES]`
+///
+/// # Safety
+/// `2 · LANES` floats must be readable at `panel`.
+#[inline(always)]
+unsafe fn add_product<S: Simd, const ROWS: usize>(
+    s: S,
+    sums: &mut [[S::Vector; 2]; ROWS],
+    a: impl Fn(usize) -> f32,
+    panel: *const f32,
+) {
+    // SAFETY: as the caller vouches.
+    let (left, right) = unsafe { (s.load(panel), s.load(panel.add(S::LANES))) };
+    for r in 0..ROWS {
+        let a = s.splat(a(r));
+        sums[r][0] = s.mul_add(a, left, sums[r][0]);
+        sums[r][1] = s.mul_add(a, right, sums[r][1]);
+    }
+}
+
+/// `sums[r] += from[at(r)..][..2 · LANES]`
+///
+/// # Safety
+/// These floats must be readable.
+#[inline(always)]
+unsafe fn add_rows<S: Simd, const ROWS: usize>(
+    s: S,
+    sums: &mut [[S::Vector; 2]; ROWS],
+    from: Source,
+    at: impl Fn(usize) -> usize,
+) {
+    for r in 0..ROWS {
+        for half in 0..2 {
+            // SAFETY: as the caller vouches.
+            let value = unsafe { from.load(s, at(r) + half * S::LANES, S::LANES) };
+            sums[r][half] = s.add(sums[r][half], value);
+        }
+    }
+}
+
+/// `to[at(r)..][..2 · LANES] = sums[r]`, past the caches within [`Target::streamed`].
+///
+/// # Safety
+/// These floats must be writable and used by no other job.
+#[inline(always)]
+unsafe fn store_rows<S: Simd, const ROWS: usize>(
+    s: S,
+    sums: &[[S::Vector; 2]; ROWS],
+    to: Target,
+    at: impl Fn(usize) -> usize,
+) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        if (0..ROWS).all(|r| to.streams_to(s, at(r))) {
+            for r in 0..ROWS {
+                s.stream(to.at(at(r), 2 * S::LANES), sums[r][0]);
+                s.stream(to.at(at(r), 2 * S::LANES).add(S::LANES), sums[r][1]);
+            }
+        } else {
+            for r in 0..ROWS {
+                s.store(to.at(at(r), 2 * S::LANES), sums[r][0]);
+                s.store(to.at(at(r), 2 * S::LANES).add(S::LANES), sums[r][1]);
+            }
+        }
     }
 }
 
@@ -148,6 +238,8 @@ pub(crate) struct RowTile<'a> {
     /// `[taps · depth, 2 · LANES]`, from `panel_at` on.
     pub(crate) panel: Source<'a>,
     pub(crate) panel_at: usize,
+    /// Whether the tile before had the same panel.
+    pub(crate) same_panel: bool,
     pub(crate) out: Target<'a>,
     /// Where each row of the output starts, and where in it the first column goes.
     pub(crate) out_rows: &'a [usize; MAX_ROWS],
@@ -161,14 +253,17 @@ pub(crate) struct RowTile<'a> {
     pub(crate) channel: usize,
 }
 
-/// Calls the function that is compiled for this number of rows, known only at run time.
+/// A call of what is compiled for a number of rows that is known only at run time.
 macro_rules! for_rows {
-    ($rows:expr, $tile_of:ident($isa:expr, $tile:expr)) => {
-        for_rows!($rows, $tile_of($isa, $tile), 1 2 3 4 5 6 7 8 9 10 11 12)
+    ($rows:expr, $ROWS:ident => $call:expr) => {
+        for_rows!($rows, $ROWS => $call, 1 2 3 4 5 6 7 8 9 10 11 12)
     };
-    ($rows:expr, $tile_of:ident($isa:expr, $tile:expr), $($n:literal)*) => {
+    ($rows:expr, $ROWS:ident => $call:expr, $($n:literal)*) => {
         match $rows {
-            $($n => $tile_of::<$n>($isa, $tile),)*
+            $($n => {
+                const $ROWS: usize = $n;
+                $call
+            })*
             rows => unreachable!("a tile has 1 to {MAX_ROWS} rows, not {rows}"),
         }
     };
@@ -178,41 +273,90 @@ macro_rules! for_rows {
 /// The tile's addresses must be readable as documented, its output writable and used by no other
 /// job, and its `finish` must cover its output.
 pub(crate) unsafe fn row_tile(isa: Isa, rows: usize, tile: &RowTile) {
+    let mut sums = Spilled::new();
     // SAFETY: the caller vouches for the tile, of as many rows.
     unsafe {
-        for_rows!(rows, row_tile_of(isa, tile));
+        if tile.depth.is_multiple_of(UNROLLED) {
+            for_rows!(rows, ROWS => row_tile_of::<ROWS, UNROLLED>(isa, tile, &mut sums));
+        } else {
+            for_rows!(rows, ROWS => row_tile_of::<ROWS, 1>(isa, tile, &mut sums));
+        }
+        if tile.columns < columns_per_tile(isa) {
+            finish_row_tile(isa, rows, tile, &sums);
+        }
+    }
+}
+
+simd_fn! {
+    /// Leaves the sums of a tile with fewer columns in `spilled`.
+    ///
+    /// # Safety
+    /// As [`row_tile`], for `ROWS` rows.
+    unsafe fn row_tile_of<S, const ROWS: usize, const PRODUCTS: usize>(s, tile: &RowTile, spilled: &mut Spilled) {
+        let mut sums = [[s.zero(); 2]; ROWS];
+        let panel_floats = tile.taps.len() * tile.depth * 2 * S::LANES;
+        // SAFETY: the caller vouches for the panel and for every row.
+        unsafe {
+            let mut panel = tile.panel.at(tile.panel_at, panel_floats);
+            let mut ahead = tile.ahead;
+            for rows in tile.taps {
+                let rows: [*const f32; ROWS] = std::array::from_fn(|r| rows[r].0.add(tile.taps_at));
+                for k in (0..tile.depth).step_by(PRODUCTS) {
+                    if !tile.same_panel {
+                        for line in (0..PRODUCTS * 2 * S::LANES).step_by(FLOATS_PER_LINE) {
+                            s.prefetch(panel.wrapping_add(PREFETCH_ROWS * 2 * S::LANES + line));
+                        }
+                    }
+                    if PRODUCTS == UNROLLED {
+                        ahead.fetch(s);
+                    }
+                    for i in 0..PRODUCTS {
+                        add_product(s, &mut sums, |r| *rows[r].add(k + i), panel.add(i * 2 * S::LANES));
+                    }
+                    panel = panel.add(PRODUCTS * 2 * S::LANES);
+                }
+            }
+        }
+        if tile.columns < 2 * S::LANES {
+            spilled.fill(s, &sums);
+            return;
+        }
+        // A short loop for each step: one long loop would not be unrolled, and the sums it indexes would live in
+        // memory from the start.
+        // SAFETY: the caller vouches for the output and what `finish` reads.
+        unsafe {
+            let at = |r: usize| tile.out_rows[r] + tile.out_at;
+            if tile.accumulate {
+                add_rows(s, &mut sums, tile.out.as_source(), at);
+            }
+            if let Some(shift) = tile.finish.shift {
+                for half in 0..2 {
+                    let shift = shift.load(s, tile.channel + half * S::LANES, S::LANES);
+                    for r in 0..ROWS {
+                        sums[r][half] = s.add(sums[r][half], shift);
+                    }
+                }
+            }
+            if let Some(residual) = tile.finish.residual {
+                add_rows(s, &mut sums, residual, at);
+            }
+            if tile.finish.relu {
+                for r in 0..ROWS {
+                    for half in 0..2 {
+                        sums[r][half] = s.max(s.zero(), sums[r][half]);
+                    }
+                }
+            }
+            store_rows(s, &sums, tile.out, at);
+        }
     }
 }
 
 simd_fn! {
     /// # Safety
-    /// As [`row_tile`], for `ROWS` rows.
-    unsafe fn row_tile_of<S, const ROWS: usize>(s, tile: &RowTile) {
-        let mut sums = [[s.zero(); 2]; ROWS];
-        // SAFETY: the caller vouches for the panel and for every row.
-        unsafe {
-            let mut panel = tile.panel.at(tile.panel_at, tile.taps.len() * tile.depth * 2 * S::LANES);
-            let mut ahead = tile.ahead.from.0;
-            for rows in tile.taps {
-                let rows: [*const f32; ROWS] = std::array::from_fn(|r| rows[r].0.add(tile.taps_at));
-                for k in 0..tile.depth {
-                    let left = s.load(panel);
-                    let right = s.load(panel.add(S::LANES));
-                    s.prefetch(panel.wrapping_add(PREFETCH_ROWS * 2 * S::LANES));
-                    s.prefetch(panel.wrapping_add((PREFETCH_ROWS * 2 + 1) * S::LANES));
-                    s.prefetch_second_level(ahead);
-                    ahead = ahead.wrapping_add(tile.ahead.step);
-                    panel = panel.add(2 * S::LANES);
-                    for r in 0..ROWS {
-                        let a = s.splat(*rows[r].add(k));
-                        sums[r][0] = s.mul_add(a, left, sums[r][0]);
-                        sums[r][1] = s.mul_add(a, right, sums[r][1]);
-                    }
-                }
-            }
-        }
-        let sums = Spilled::new(s, &sums);
-        for r in 0..ROWS {
+    /// As [`row_tile`], whose `sums` have as many rows.
+    unsafe fn finish_row_tile<S>(s, rows: usize, tile: &RowTile, sums: &Spilled) {
+        for r in 0..rows {
             for half in 0..2 {
                 let first = half * S::LANES;
                 let count = tile.columns.saturating_sub(first).min(S::LANES);
@@ -220,7 +364,7 @@ simd_fn! {
                     continue;
                 }
                 let at = tile.out_rows[r] + tile.out_at + first;
-                // SAFETY: the caller vouches for the output and what `finish` reads.
+                // SAFETY: the caller vouches for the sums, the output and what `finish` reads.
                 unsafe {
                     let mut sum = sums.get(s, r, half);
                     if tile.accumulate {
@@ -258,45 +402,76 @@ pub(crate) struct ColumnTile<'a> {
 /// `rows` floats of each row of `a` and `2 · LANES` of each row of `b` must be readable, the output
 /// writable and used by no other job.
 pub(crate) unsafe fn column_tile(isa: Isa, rows: usize, tile: &ColumnTile) {
+    let mut sums = Spilled::new();
     // SAFETY: the caller vouches for the tile, of as many rows.
     unsafe {
-        for_rows!(rows, column_tile_of(isa, tile));
+        for_rows!(rows, ROWS => column_tile_of::<ROWS>(isa, tile, &mut sums));
+        if tile.columns < columns_per_tile(isa) {
+            finish_column_tile(isa, rows, tile, &sums);
+        }
     }
 }
 
 simd_fn! {
+    /// Leaves the sums of a tile with fewer columns in `spilled`.
+    ///
     /// # Safety
     /// As [`column_tile`], for `ROWS` rows.
-    unsafe fn column_tile_of<S, const ROWS: usize>(s, tile: &ColumnTile) {
+    unsafe fn column_tile_of<S, const ROWS: usize>(s, tile: &ColumnTile, spilled: &mut Spilled) {
         let mut sums = [[s.zero(); 2]; ROWS];
         // SAFETY: the caller vouches for both operands.
         unsafe {
             let mut a = tile.a.at(tile.a_at, (tile.depth - 1) * tile.a_stride + ROWS);
             let mut b = tile.b.at(tile.b_at, (tile.depth - 1) * tile.b_stride + 2 * S::LANES);
-            let mut ahead = tile.ahead.from.0;
-            for p in 0..tile.depth {
-                let left = s.load(b);
-                let right = s.load(b.add(S::LANES));
-                s.prefetch_second_level(ahead);
-                ahead = ahead.wrapping_add(tile.ahead.step);
-                for r in 0..ROWS {
-                    let x = s.splat(*a.add(r));
-                    sums[r][0] = s.mul_add(x, left, sums[r][0]);
-                    sums[r][1] = s.mul_add(x, right, sums[r][1]);
+            let mut ahead = tile.ahead;
+            let (a_stride, b_stride) = (tile.a_stride, tile.b_stride);
+            for _ in 0..tile.depth / UNROLLED {
+                ahead.fetch(s);
+                for i in 0..UNROLLED {
+                    add_product(s, &mut sums, |r| *a.wrapping_add(i * a_stride).add(r), b.wrapping_add(i * b_stride));
                 }
-                a = a.wrapping_add(tile.a_stride);
-                b = b.wrapping_add(tile.b_stride);
+                a = a.wrapping_add(UNROLLED * a_stride);
+                b = b.wrapping_add(UNROLLED * b_stride);
+            }
+            for i in 0..tile.depth % UNROLLED {
+                add_product(s, &mut sums, |r| *a.wrapping_add(i * a_stride).add(r), b.wrapping_add(i * b_stride));
             }
         }
-        let sums = Spilled::new(s, &sums);
-        for r in 0..ROWS {
+        if tile.columns < 2 * S::LANES {
+            spilled.fill(s, &sums);
+            return;
+        }
+        // SAFETY: the caller vouches for the output and the scale.
+        unsafe {
+            let at = |r: usize| tile.out_at + r * tile.out_stride;
+            if tile.accumulate {
+                add_rows(s, &mut sums, tile.out.as_source(), at);
+            }
+            if let Some((scale, channel)) = tile.scale {
+                for half in 0..2 {
+                    let scale = scale.load(s, channel + half * S::LANES, S::LANES);
+                    for r in 0..ROWS {
+                        sums[r][half] = s.mul(sums[r][half], scale);
+                    }
+                }
+            }
+            store_rows(s, &sums, tile.out, at);
+        }
+    }
+}
+
+simd_fn! {
+    /// # Safety
+    /// As [`column_tile`], whose `sums` have as many rows.
+    unsafe fn finish_column_tile<S>(s, rows: usize, tile: &ColumnTile, sums: &Spilled) {
+        for r in 0..rows {
             for half in 0..2 {
                 let first = half * S::LANES;
                 let count = tile.columns.saturating_sub(first).min(S::LANES);
                 if count == 0 {
                     continue;
                 }
-                // SAFETY: the caller vouches for the output and the scale.
+                // SAFETY: the caller vouches for the sums, the output and the scale.
                 unsafe {
                     let at = tile.out_at + r * tile.out_stride + first;
                     let mut sum = sums.get(s, r, half);

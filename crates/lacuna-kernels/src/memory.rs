@@ -97,6 +97,16 @@ impl<'a> Target<'a> {
         unsafe { store_up_to(s, self.at(offset, count), v, count) }
     }
 
+    /// Whether a vector goes past the caches, stored at this offset.
+    ///
+    /// # Safety
+    /// The offset must be within the view.
+    #[inline(always)]
+    pub(crate) unsafe fn streams_to<S: Simd>(self, _: S, offset: usize) -> bool {
+        // SAFETY: as the caller vouches.
+        self.streams && unsafe { self.at(offset, 0) as usize }.is_multiple_of(size_of::<S::Vector>())
+    }
+
     /// [`Target::store`], past the caches within [`Target::streamed`].
     ///
     /// # Safety
@@ -106,7 +116,7 @@ impl<'a> Target<'a> {
         // SAFETY: as the caller vouches.
         unsafe {
             let to = self.at(offset, count);
-            if self.streams && count == S::LANES && (to as usize).is_multiple_of(size_of::<S::Vector>()) {
+            if count == S::LANES && self.streams_to(s, offset) {
                 s.stream(to, v);
             } else {
                 store_up_to(s, to, v, count);

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use self::lattice::{Lattice, Rows, Tap, backward_lattices, next_rows, rows_of_input};
+use self::lattice::{Lattice, Rows, Tap, backward_lattices, next_positions, rows_of_input};
 pub(super) use self::lattice::{padded, reads_a_padded_copy};
 pub(super) use self::weight_gradient::weight_gradient;
 use super::Conv2d;
@@ -186,8 +186,9 @@ impl Product<'_> {
                 }
             });
         }
-        let next = next_rows(lattice, rows, positions);
-        let mut ahead = Ahead::shared_out(&next, rows.depth, tiles.len() * panels.len(), rows.depth);
+        let next = next_positions(lattice, positions);
+        let row = |position| rows.near(lattice, position);
+        let mut ahead = Ahead::shared_out(next, row, rows.depth, tiles.len() * panels.len(), rows.depth);
         for panel in panels {
             let channel = panel * width;
             for (t, tile) in tiles.iter().enumerate() {
@@ -198,6 +199,7 @@ impl Product<'_> {
                     ahead: ahead.next().unwrap_or(Ahead::NOTHING),
                     panel: self.panels,
                     panel_at: lattice.panels_at + panel * n_taps * rows.depth * width,
+                    same_panel: t > 0,
                     out,
                     out_rows: &out_rows[t],
                     out_at: channel,

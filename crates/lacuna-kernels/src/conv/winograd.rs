@@ -282,10 +282,10 @@ unsafe fn convolve_by_tiles<const POINTS: usize>(
             let rows = next.iter().flat_map(|tile| (0..POINTS - 2).filter_map(|row| tile.row_of_input(row)));
             // SAFETY: the pixel is inside the input, for which the caller vouches.
             let ahead = rows.map(|pixel| RowAddress(unsafe { x.at(pixel * depth, depth) }));
-            let mut ahead = ahead.map(|from| Ahead { from, step: POINTS - 2 });
+            let mut ahead = ahead.map(|from| Ahead::new(from, (POINTS - 2) * depth, depth));
             for panel in panels.clone() {
                 for point in 0..points {
-                    for group in &groups {
+                    for (g, group) in groups.iter().enumerate() {
                         // SAFETY: U and V are complete, and M has a row per tile.
                         unsafe {
                             group.multiply(
@@ -294,6 +294,7 @@ unsafe fn convolve_by_tiles<const POINTS: usize>(
                                 (u, u_at(panel) + u_rows.at(point, 0)),
                                 (m, m_rows.at(point, 0)),
                                 false,
+                                g > 0,
                                 ahead.next().unwrap_or(Ahead::NOTHING),
                             );
                         }
@@ -374,6 +375,7 @@ impl Group {
         (panel, panel_at): (Source, usize),
         (m, m_at): (Target, usize),
         accumulate: bool,
+        same_panel: bool,
         ahead: Ahead,
     ) {
         let tile = RowTile {
@@ -383,6 +385,7 @@ impl Group {
             ahead,
             panel,
             panel_at,
+            same_panel,
             out: m,
             out_rows: &self.m,
             out_at: m_at,
@@ -438,7 +441,7 @@ unsafe fn convolve_by_panels<const POINTS: usize>(
             // SAFETY: U has at least `rows.len()` rows at each point, and belongs to this job.
             unsafe { transform_weights::<POINTS>(isa, weights, panel, rows.clone(), u, 0, per_point) };
             for point in 0..points {
-                for group in &groups {
+                for (g, group) in groups.iter().enumerate() {
                     // SAFETY: this chunk of U and all of V are complete; M belongs to this job.
                     unsafe {
                         group.multiply(
@@ -447,6 +450,7 @@ unsafe fn convolve_by_panels<const POINTS: usize>(
                             (u.as_source(), u_rows.at(point, 0)),
                             (m, m_rows.at(point, 0)),
                             rows.start > 0,
+                            g > 0,
                             Ahead::NOTHING,
                         );
                     }
@@ -501,17 +505,17 @@ pub(super) unsafe fn weight_gradient<const POINTS: usize>(
         // SAFETY: V and D are complete, and nothing writes to them until the jobs below are done.
         let (v, d) = unsafe { (v.as_source(), d.as_source()) };
         (0..points).into_par_iter().with_max_len(1).for_each(|point| {
-            let next: Vec<_> = if point + 1 < points {
+            let next = 0..if point + 1 < points { 2 * tiles.len() } else { 0 };
+            let row = |i: usize| {
+                let t = i % tiles.len();
+                let (from, at) =
+                    if i == t { (v, v_rows.at(point + 1, t)) } else { (d, d_rows.at(point + 1, t)) };
                 // SAFETY: both have a row per tile at each point.
-                let row = |rows: Source, at: usize| RowAddress(unsafe { rows.at(at, 1) });
-                let v = (0..tiles.len()).map(|t| row(v, v_rows.at(point + 1, t)));
-                v.chain((0..tiles.len()).map(|t| row(d, d_rows.at(point + 1, t)))).collect()
-            } else {
-                Vec::new()
+                RowAddress(unsafe { from.at(at, 1) })
             };
             let n_tiles = columns_stride / width * depth.div_ceil(rows_per_tile(isa));
             let floats = v_rows.stride.max(d_rows.stride);
-            let mut ahead = Ahead::shared_out(&next, floats, n_tiles, tiles.len());
+            let mut ahead = Ahead::shared_out(next, row, floats, n_tiles, tiles.len());
             for panel in (0..columns_stride).step_by(width) {
                 for channels in even_ranges(depth, rows_per_tile(isa)) {
                     let tile = ColumnTile {

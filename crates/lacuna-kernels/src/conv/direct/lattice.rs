@@ -5,7 +5,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use crate::conv::{Conv2d, pixels, with_first_pixel};
-use crate::gemm::RowAddress;
+use crate::gemm::{Ahead, RowAddress};
 use crate::memory::{Scratch, Source};
 use crate::shape::Grid;
 
@@ -187,6 +187,14 @@ impl Rows<'_> {
         // SAFETY: the pixel is inside its image, so its row is inside the operand.
         RowAddress(unsafe { self.floats.at(pixel * self.per_pixel, self.depth) })
     }
+
+    /// The row that a position's last tap on the image reads, to be fetched, not read: any if there is none.
+    pub(super) fn near(self, lattice: &Lattice, position: usize) -> RowAddress {
+        let mut row = Ahead::NOTHING.from;
+        lattice
+            .visit(position..position + 1, |_, _, _, pixel| row = pixel.map_or(row, |pixel| self.of(pixel)));
+        row
+    }
 }
 
 /// An image of few channels (the stem's three) is copied with its padding, so that one row of the
@@ -248,15 +256,11 @@ pub(super) fn rows_of_input<'a>(
     (lattices, rows)
 }
 
-/// What the positions after these read, which are likely the thread's next, if each reads one pixel. Where
-/// windows overlap, most of what they read is in the cache already.
-pub(super) fn next_rows(lattice: &Lattice, rows: Rows, positions: Range<usize>) -> Vec<RowAddress> {
-    let mut next = Vec::new();
-    if lattice.taps.len() == 1 {
-        let end = lattice.positions.pixels().min(positions.end + positions.len());
-        lattice.visit(positions.end..end, |_, _, _, pixel| next.extend(pixel.map(|at| rows.of(at))));
-    }
-    next
+/// The positions after these, which are likely the thread's next, if each reads one pixel. Where windows
+/// overlap, most of what they read is in the cache already.
+pub(super) fn next_positions(lattice: &Lattice, positions: Range<usize>) -> Range<usize> {
+    let next = if lattice.taps.len() == 1 { positions.len() } else { 0 };
+    positions.end..lattice.positions.pixels().min(positions.end + next)
 }
 
 #[cfg(test)]

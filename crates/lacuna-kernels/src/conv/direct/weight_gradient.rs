@@ -4,12 +4,10 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::lattice::{Lattice, Rows, next_rows, rows_of_input};
+use super::lattice::{Lattice, Rows, next_positions, rows_of_input};
 use crate::conv::Conv2d;
-use crate::gemm::{
-    Ahead, ColumnTile, MAX_ROWS, RowAddress, column_tile, columns_per_tile, even_ranges, rows_per_tile,
-};
-use crate::memory::{Scratch, Source, Target, load_up_to, store_up_to};
+use crate::gemm::{Ahead, ColumnTile, RowAddress, column_tile, columns_per_tile, even_ranges, rows_per_tile};
+use crate::memory::{Scratch, Source, Target, load_up_to};
 use crate::simd::{Isa, simd_fn};
 
 /// Pixels whose gradients are packed at a time.
@@ -112,7 +110,9 @@ unsafe fn add_outer_products(
     let panels = columns.div_ceil(width);
     let most = if pixels.len() <= ALL_PIXELS_AT_A_TIME { ALL_PIXELS_AT_A_TIME } else { PIXELS_AT_A_TIME };
     let mut gradients = Scratch::take(panels * most * width);
-    let mut channels = Scratch::take(most * MAX_ROWS);
+    // Rows of whole vectors, which are stored faster than parts of them.
+    let channels_stride = rows_per_tile(isa).next_multiple_of(isa.lanes());
+    let mut channels = Scratch::take(most * channels_stride);
     let zeros = vec![0.0; rows.depth];
     let zero = RowAddress(zeros.as_ptr());
     let n_taps = lattices[0].taps.len();
@@ -140,25 +140,28 @@ unsafe fn add_outer_products(
                 }
             });
             // Each operand is fetched ahead by a share of the tiles that is like its share of the floats.
-            let next = next_rows(lattice, rows, positions);
-            let next_gradients: Vec<_> = (block.end..pixels.end.min(block.end + depth))
-                // SAFETY: `dz` has these pixels, as the caller vouches.
-                .map(|pixel| RowAddress(unsafe { dz.at(pixel * columns, columns) }))
-                .collect();
             let tiles = groups.len() * panels;
             let tiles_for_x = (tiles * rows.depth).div_ceil(rows.depth + columns);
             let tiles_for_dz = (tiles - tiles_for_x).max(1);
-            let mut ahead = Ahead::shared_out(&next, rows.depth, tiles_for_x, depth)
-                .chain(Ahead::shared_out(&next_gradients, columns, tiles_for_dz, depth));
+            let next = next_positions(lattice, positions);
+            let next_gradients = block.end..pixels.end.min(block.end + depth);
+            let row = |position| rows.near(lattice, position);
+            // SAFETY: `dz` has these pixels, as the caller vouches.
+            let gradient = |pixel| RowAddress(unsafe { dz.at(pixel * columns, columns) });
+            let mut ahead = Ahead::shared_out(next, row, rows.depth, tiles_for_x, depth)
+                .chain(Ahead::shared_out(next_gradients, gradient, columns, tiles_for_dz, depth));
             for group in groups {
                 let from = &addresses[group.tap * most..][..depth];
                 // SAFETY: each address has `rows.depth` readable floats, which the group is within.
-                unsafe { pack_channels(isa, from, group.first, group.rows, channels.floats()) };
+                unsafe {
+                    let wanted = group.first..group.first + group.rows;
+                    pack_channels(isa, from, rows.depth, wanted, channels.floats(), channels_stride);
+                }
                 for panel in 0..panels {
                     let tile = ColumnTile {
                         a: (&*channels.floats()).into(),
                         a_at: 0,
-                        a_stride: group.rows,
+                        a_stride: channels_stride,
                         b: (&*gradients.floats()).into(),
                         b_at: panel * depth * width,
                         b_stride: width,
@@ -240,20 +243,25 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// `to[p][c] = from[p][first + c]` for `c < count`.
+    /// `to[p][c] = from[p][wanted.start + c]`, with others up to a whole vector.
     ///
     /// # Safety
-    /// `first + count` floats must be readable at each address.
-    unsafe fn pack_channels<S>(s, from: &[RowAddress], first: usize, count: usize, to: &mut [f32]) {
-        assert!(to.len() >= from.len() * count);
-        for (address, to) in from.iter().zip(to.chunks_exact_mut(count)) {
-            for at in (0..count).step_by(S::LANES) {
-                let count = S::LANES.min(count - at);
-                // SAFETY: the caller vouches for the address; `to` has `count` floats from `at` on.
-                unsafe {
-                    let v = load_up_to(s, address.0.add(first + at), count);
-                    store_up_to(s, to.as_mut_ptr().add(at), v, count);
-                }
+    /// `depth` floats must be readable at each address, `wanted` be among them.
+    unsafe fn pack_channels<S>(
+        s,
+        from: &[RowAddress],
+        depth: usize,
+        wanted: Range<usize>,
+        to: &mut [f32],
+        stride: usize,
+    ) {
+        assert!(wanted.len() <= stride && stride.is_multiple_of(S::LANES) && to.len() >= from.len() * stride);
+        for first in wanted.clone().step_by(S::LANES) {
+            let count = S::LANES.min(depth - first);
+            let to = to.as_mut_ptr().wrapping_add(first - wanted.start);
+            for (p, address) in from.iter().enumerate() {
+                // SAFETY: the caller vouches for the address; `to` has a whole vector at each multiple of `stride`.
+                unsafe { s.store(to.add(p * stride), load_up_to(s, address.0.add(first), count)) };
             }
         }
     }

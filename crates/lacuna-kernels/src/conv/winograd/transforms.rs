@@ -322,16 +322,21 @@ simd_fn! {
                 let first = half * S::LANES;
                 let count = taps.columns.saturating_sub(first).min(S::LANES);
                 let from = taps.at + row * taps.stride + first.min(taps.columns);
-                // SAFETY: the caller vouches for the row of each tap, and for `scale`.
-                let load = |tap: usize| unsafe {
-                    let at = taps.floats.at(from + tap * taps.per_tap, count);
-                    s.prefetch(at.wrapping_add(PREFETCH_ROWS * taps.stride));
-                    let g = load_up_to(s, at, count);
-                    taps.scale.map_or(g, |scale| s.mul(g, scale.load(s, first.min(taps.columns), count)))
-                };
+                let mut g = [s.zero(); 9];
+                for tap in 0..9 {
+                    // SAFETY: the caller vouches for the row of each tap, and for `scale`.
+                    unsafe {
+                        let at = taps.floats.at(from + tap * taps.per_tap, count);
+                        s.prefetch(at.wrapping_add(PREFETCH_ROWS * taps.stride));
+                        g[tap] = load_up_to(s, at, count);
+                        if let Some(scale) = taps.scale {
+                            g[tap] = s.mul(g[tap], scale.load(s, first.min(taps.columns), count));
+                        }
+                    }
+                }
                 let mut columns = [[s.zero(); 3]; 6];
                 for x in 0..3 {
-                    let line = weights_into_points::<S, POINTS>(s, [load(x), load(3 + x), load(6 + x)]);
+                    let line = weights_into_points::<S, POINTS>(s, [g[x], g[3 + x], g[6 + x]]);
                     for i in 0..POINTS {
                         columns[i][x] = line[i];
                     }
