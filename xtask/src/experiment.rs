@@ -2,16 +2,18 @@
 //!
 //! A table is a file of `experiments/`. Each of its cells is a few runs, one a seed, which are kept under
 //! `target/experiments` by the check sum of their whole configuration: a cell that was run is not run again, one that
-//! was interrupted goes on where it was. The table is written anew after every run. Several processes can work at one
-//! table: none touches what another is at. A change of the code that changes results is not seen: then the folder is to
-//! be removed.
+//! was interrupted goes on where it was. What a run came to is kept in `experiments/results.csv` ([`ledger`]), so that a
+//! table can be gone on with where the runs are not. The table is written anew after every run. Several processes can work
+//! at one table: none touches what another is at. A change of the code that changes results is not seen: then the folder,
+//! and the lines of its runs, are to be removed.
 
 mod calibration;
 mod completion;
+mod ledger;
 mod page;
 mod table;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,10 +24,12 @@ use lacuna_calib::Calibrator;
 use lacuna_data::coco;
 use lacuna_data::output::{IfExists, write_file};
 use lacuna_data::sparsify::sparsify;
+use lacuna_kernels::Isa;
 use lacuna_train::config::RunConfig;
 use lacuna_train::metrics::{Record, Window};
 use lacuna_train::runner::{Begin, Finished, Spectator, TrainError, train};
 
+use self::ledger::{Cost, Ledger, Outcome};
 use self::page::{Page, Results, Run};
 use self::table::{Data, Hide, Show, Stage, Table};
 
@@ -89,7 +93,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         };
         let deadline = options.budget.map(|minutes| Instant::now() + Duration::from_secs_f64(60.0 * minutes));
         ctrlc::set_handler(|| STOPPED.store(true, Ordering::Relaxed))?;
-        let mut left: VecDeque<&Job> = jobs.iter().filter(wanted).map(|(_, job)| job).collect();
+        let ledger = Ledger::read(Path::new(LEDGER))?;
+        let known = |job: &Job| table.does_without_runs() && ledger.get(&job.run_name()).is_some();
+        let left = jobs.iter().filter(wanted).map(|(_, job)| job).filter(|job| !known(job));
+        let mut left: VecDeque<&Job> = left.collect();
         let mut in_a_row = 0;
         while let Some(job) = left.pop_front() {
             match job.run(deadline)? {
@@ -129,11 +136,23 @@ fn page_of(name: &str) -> PathBuf {
     Path::new("docs/results").join(name).with_extension("md")
 }
 
+/// Where outcomes are kept.
+const LEDGER: &str = "experiments/results.csv";
+
 /// The page of all runs that have come to their end.
 fn write(table: &Table, name: &str, jobs: &[(Place, Job)]) -> anyhow::Result<()> {
+    let mut here = BTreeMap::new();
+    for (_, job) in jobs {
+        if let Some(outcome) = outcome(job)? {
+            here.insert(job.run_name(), outcome);
+        }
+    }
+    let ledger = Ledger::add(Path::new(LEDGER), &here)?;
     let mut results = Results::new(table);
     for (Place { row, column, seed }, job) in jobs {
-        if let Some(outcome) = outcome(job)? {
+        let run = job.run_name();
+        let known = here.contains_key(&run) || table.does_without_runs();
+        if let Some(outcome) = ledger.get(&run).filter(|_| known).cloned() {
             results.add(*row, *column, Run { folder: job.folder.clone(), seed: *seed, outcome });
         }
     }
@@ -168,6 +187,10 @@ enum Ran {
 }
 
 impl Job {
+    fn run_name(&self) -> String {
+        self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
     /// To its end, unless it is there; before it the run that it starts from.
     fn run(&self, deadline: Option<Instant>) -> anyhow::Result<Ran> {
         let done = outcome(self)?.is_some();
@@ -207,15 +230,6 @@ impl Job {
 }
 
 static STOPPED: AtomicBool = AtomicBool::new(false);
-
-/// Average precision at the end of a run, of the teacher if there is one.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outcome {
-    pub ap: f64,
-    pub ap50: f64,
-    /// Of one core, an iteration.
-    pub seconds: Option<f64>,
-}
 
 /// The whole configuration of a run, and where it is kept.
 fn job(table: &Table, (row, column): (usize, usize), seed: u64, cache: &Path) -> anyhow::Result<Job> {
@@ -296,7 +310,8 @@ fn outcome(job: &Job) -> anyhow::Result<Option<Outcome>> {
         let (ap, ap50) = (number(&format!("{who}_ap"))?, number(&format!("{who}_ap50"))?);
         let seconds =
             fs::read_to_string(job.folder.join(COST)).ok().and_then(|text| text.trim().parse().ok());
-        Some(Outcome { ap, ap50, seconds })
+        let cost = seconds.map(|seconds| Cost { seconds, instructions: Isa::best().name().to_owned() });
+        Some(Outcome { ap, ap50, cost })
     };
     match of("teacher").or_else(|| of("student")) {
         Some(outcome) => Ok(Some(outcome)),

@@ -77,6 +77,41 @@ impl Finish<'_> {
         }
         if self.relu { s.max(s.zero(), sum) } else { sum }
     }
+
+    /// [`Self::apply`] to whole rows, those of the output from `at(r)` on. A short loop for each step: one long loop would
+    /// not be unrolled, and the sums it indexes would live in memory from the start.
+    ///
+    /// # Safety
+    /// As [`Self::apply`], for `2 · LANES` floats of each row.
+    #[inline(always)]
+    unsafe fn apply_to_rows<S: Simd, const ROWS: usize>(
+        &self,
+        s: S,
+        sums: &mut [[S::Vector; 2]; ROWS],
+        channel: usize,
+        at: impl Fn(usize) -> usize,
+    ) {
+        if let Some(shift) = self.shift {
+            for half in 0..2 {
+                // SAFETY: as the caller vouches.
+                let shift = unsafe { shift.load(s, channel + half * S::LANES, S::LANES) };
+                for r in 0..ROWS {
+                    sums[r][half] = s.add(sums[r][half], shift);
+                }
+            }
+        }
+        if let Some(residual) = self.residual {
+            // SAFETY: as the caller vouches.
+            unsafe { add_rows(s, sums, residual, at) };
+        }
+        if self.relu {
+            for r in 0..ROWS {
+                for half in 0..2 {
+                    sums[r][half] = s.max(s.zero(), sums[r][half]);
+                }
+            }
+        }
+    }
 }
 
 /// The address of one row of the left operand: of an image, or of a row of zeros where the window
@@ -121,7 +156,8 @@ impl Spilled {
 
 /// What a later tile will read, fetched into the second-level cache with this tile's products: with every
 /// [`UNROLLED`] of them two cache lines, `half_step` floats apart (and their neighbours, which the processor
-/// adds). The processor itself does not foresee jumps from row to row.
+/// adds). The processor itself does not foresee jumps from row to row. A [`row_tile`] whose depth is no multiple of
+/// [`UNROLLED`], such as the stem's, fetches nothing ahead.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     pub(crate) from: RowAddress,
@@ -273,26 +309,33 @@ macro_rules! for_rows {
 /// The tile's addresses must be readable as documented, its output writable and used by no other
 /// job, and its `finish` must cover its output.
 pub(crate) unsafe fn row_tile(isa: Isa, rows: usize, tile: &RowTile) {
-    let mut sums = Spilled::new();
-    // SAFETY: the caller vouches for the tile, of as many rows.
+    let (mut sums, whole) = (Spilled::new(), tile.columns == columns_per_tile(isa));
+    // SAFETY: the caller vouches for the tile, of as many rows; what is not whole was spilled.
     unsafe {
+        // Two functions: a rest of fewer than four products in one of them costs all tiles a twentieth.
         if tile.depth.is_multiple_of(UNROLLED) {
-            for_rows!(rows, ROWS => row_tile_of::<ROWS, UNROLLED>(isa, tile, &mut sums));
+            for_rows!(rows, ROWS => row_tile_of::<ROWS, UNROLLED>(isa, tile, whole, &mut sums));
         } else {
-            for_rows!(rows, ROWS => row_tile_of::<ROWS, 1>(isa, tile, &mut sums));
+            for_rows!(rows, ROWS => row_tile_of::<ROWS, 1>(isa, tile, whole, &mut sums));
         }
-        if tile.columns < columns_per_tile(isa) {
+        if !whole {
             finish_row_tile(isa, rows, tile, &sums);
         }
     }
 }
 
 simd_fn! {
-    /// Leaves the sums of a tile with fewer columns in `spilled`.
+    /// Leaves the sums of a tile that is not `whole`, with fewer columns than a panel, in `spilled`. `PRODUCTS`, by which
+    /// its depth can be divided, are done in a row.
     ///
     /// # Safety
     /// As [`row_tile`], for `ROWS` rows.
-    unsafe fn row_tile_of<S, const ROWS: usize, const PRODUCTS: usize>(s, tile: &RowTile, spilled: &mut Spilled) {
+    unsafe fn row_tile_of<S, const ROWS: usize, const PRODUCTS: usize>(
+        s,
+        tile: &RowTile,
+        whole: bool,
+        spilled: &mut Spilled,
+    ) {
         let mut sums = [[s.zero(); 2]; ROWS];
         let panel_floats = tile.taps.len() * tile.depth * 2 * S::LANES;
         // SAFETY: the caller vouches for the panel and for every row.
@@ -317,36 +360,17 @@ simd_fn! {
                 }
             }
         }
-        if tile.columns < 2 * S::LANES {
+        if !whole {
             spilled.fill(s, &sums);
             return;
         }
-        // A short loop for each step: one long loop would not be unrolled, and the sums it indexes would live in
-        // memory from the start.
         // SAFETY: the caller vouches for the output and what `finish` reads.
         unsafe {
             let at = |r: usize| tile.out_rows[r] + tile.out_at;
             if tile.accumulate {
                 add_rows(s, &mut sums, tile.out.as_source(), at);
             }
-            if let Some(shift) = tile.finish.shift {
-                for half in 0..2 {
-                    let shift = shift.load(s, tile.channel + half * S::LANES, S::LANES);
-                    for r in 0..ROWS {
-                        sums[r][half] = s.add(sums[r][half], shift);
-                    }
-                }
-            }
-            if let Some(residual) = tile.finish.residual {
-                add_rows(s, &mut sums, residual, at);
-            }
-            if tile.finish.relu {
-                for r in 0..ROWS {
-                    for half in 0..2 {
-                        sums[r][half] = s.max(s.zero(), sums[r][half]);
-                    }
-                }
-            }
+            tile.finish.apply_to_rows(s, &mut sums, tile.channel, at);
             store_rows(s, &sums, tile.out, at);
         }
     }
@@ -402,22 +426,27 @@ pub(crate) struct ColumnTile<'a> {
 /// `rows` floats of each row of `a` and `2 · LANES` of each row of `b` must be readable, the output
 /// writable and used by no other job.
 pub(crate) unsafe fn column_tile(isa: Isa, rows: usize, tile: &ColumnTile) {
-    let mut sums = Spilled::new();
-    // SAFETY: the caller vouches for the tile, of as many rows.
+    let (mut sums, whole) = (Spilled::new(), tile.columns == columns_per_tile(isa));
+    // SAFETY: the caller vouches for the tile, of as many rows; what is not whole was spilled.
     unsafe {
-        for_rows!(rows, ROWS => column_tile_of::<ROWS>(isa, tile, &mut sums));
-        if tile.columns < columns_per_tile(isa) {
+        for_rows!(rows, ROWS => column_tile_of::<ROWS>(isa, tile, whole, &mut sums));
+        if !whole {
             finish_column_tile(isa, rows, tile, &sums);
         }
     }
 }
 
 simd_fn! {
-    /// Leaves the sums of a tile with fewer columns in `spilled`.
+    /// Leaves the sums of a tile that is not `whole`, with fewer columns than a panel, in `spilled`.
     ///
     /// # Safety
     /// As [`column_tile`], for `ROWS` rows.
-    unsafe fn column_tile_of<S, const ROWS: usize>(s, tile: &ColumnTile, spilled: &mut Spilled) {
+    unsafe fn column_tile_of<S, const ROWS: usize>(
+        s,
+        tile: &ColumnTile,
+        whole: bool,
+        spilled: &mut Spilled,
+    ) {
         let mut sums = [[s.zero(); 2]; ROWS];
         // SAFETY: the caller vouches for both operands.
         unsafe {
@@ -437,7 +466,7 @@ simd_fn! {
                 add_product(s, &mut sums, |r| *a.wrapping_add(i * a_stride).add(r), b.wrapping_add(i * b_stride));
             }
         }
-        if tile.columns < 2 * S::LANES {
+        if !whole {
             spilled.fill(s, &sums);
             return;
         }

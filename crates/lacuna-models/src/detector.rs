@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::faster_rcnn::{FasterRcnn, FasterRcnnConfig};
 use crate::fcos::{Fcos, FcosConfig};
-use crate::layers::Init;
+use crate::layers::{Init, Mode};
 use crate::losses::{LossSum, focal, iou_gradient, sigmoid};
 use crate::ops::{self, FocalLoss};
 use crate::resnet::ResNetConfig;
@@ -425,12 +425,30 @@ impl Detector {
         options: &LossOptions,
         rngs: &mut [Rng],
     ) -> Losses {
+        let [losses] = self.losses(images, [(targets, *options)], rngs);
+        losses
+    }
+
+    /// The losses of several sets of targets, of one pass over the images. What is drawn at random is drawn for one set
+    /// after another.
+    pub fn losses<const N: usize>(
+        &self,
+        images: &Images,
+        sets: [(&[Vec<Target>], LossOptions); N],
+        rngs: &mut [Rng],
+    ) -> [Losses; N] {
         images.check();
         assert_eq!(rngs.len(), images.sizes.len(), "a generator for each image");
         match self {
-            Self::RetinaNet(detector) => detector.loss(images, targets, options),
-            Self::Fcos(detector) => detector.loss(images, targets, options),
-            Self::FasterRcnn(detector) => detector.loss(images, targets, options, rngs),
+            Self::RetinaNet(detector) => {
+                let output = detector.forward(images, Mode::Training);
+                sets.map(|(targets, options)| detector.loss(&output, images, targets, &options))
+            }
+            Self::Fcos(detector) => {
+                let output = detector.forward(images, Mode::Training);
+                sets.map(|(targets, options)| detector.loss(&output, images, targets, &options))
+            }
+            Self::FasterRcnn(detector) => detector.losses(images, sets, rngs),
         }
     }
 }

@@ -190,6 +190,21 @@ pub struct RpnOutput {
     pub anchors: Anchors,
 }
 
+/// The numbers of an [`RpnOutput`].
+struct RpnValues {
+    objectness: Vec<f32>,
+    deltas: Vec<f32>,
+}
+
+impl RpnValues {
+    fn of(output: &RpnOutput) -> Self {
+        Self {
+            objectness: ops::values(output.objectness.clone()),
+            deltas: ops::values(output.deltas.clone()),
+        }
+    }
+}
+
 /// A proposal, in the coordinates of its view.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Proposal {
@@ -383,21 +398,26 @@ impl FasterRcnn {
         }
     }
 
-    pub fn loss(
+    /// The losses of several sets of targets, of one pass over the images: they share the proposals, but for the
+    /// targets themselves.
+    pub fn losses<const N: usize>(
         &self,
         images: &Images,
-        targets: &[Vec<Target>],
-        options: &LossOptions,
+        sets: [(&[Vec<Target>], LossOptions); N],
         rngs: &mut [Rng],
-    ) -> Losses {
+    ) -> [Losses; N] {
         assert!(!self.config.two_views, "a detector of two views learns from both");
         let features = self.features(images, Mode::Training);
-        let objects = images.targets_in_views(targets, self.config.n_classes);
-        let (mut losses, proposed) = self.proposing_loss(images, &features, None, &objects, options, rngs);
-        let proposed: Vec<Vec<Box2>> = boxes_of(proposed);
-        let output = self.sample(&features, &proposed, &objects, rngs);
-        losses.extend(self.roi_loss(output, &objects, options));
-        Losses(losses)
+        let rpn = self.proposing(images, &features, None);
+        let said = RpnValues::of(&rpn);
+        let proposed = boxes_of(self.proposals_to_learn(images, &rpn, &said));
+        sets.map(|(targets, options)| {
+            let objects = images.targets_in_views(targets, self.config.n_classes);
+            let mut losses = self.rpn_loss(&rpn, &said, &objects, &options, rngs);
+            let output = self.sample(&features, &proposed, &objects, rngs);
+            losses.extend(self.roi_loss(output, &objects, &options));
+            Losses(losses)
+        })
     }
 
     /// The loss of two views of one geometry (SAOD, "SparseDet": Suri et al., 2023).
@@ -417,8 +437,10 @@ impl FasterRcnn {
         let features = self.features(images, Mode::Training);
         let recoloured = self.recoloured(images, Mode::Training).expect("a detector of two views");
         let objects = images.targets_in_views(targets, self.config.n_classes);
-        let (mut losses, proposed) =
-            self.proposing_loss(images, &features, Some(&recoloured), &objects, options, rngs);
+        let rpn = self.proposing(images, &features, Some(&recoloured));
+        let said = RpnValues::of(&rpn);
+        let proposed = self.proposals_to_learn(images, &rpn, &said);
+        let mut losses = self.rpn_loss(&rpn, &said, &objects, options, rngs);
         let (proposed, mined): (Vec<Vec<Box2>>, Vec<Vec<Box2>>) = match two_views.mining {
             Some(mining) => {
                 let of_image =
@@ -447,41 +469,22 @@ impl FasterRcnn {
         TwoViewLoss { losses: Losses(losses), found, added }
     }
 
-    /// What the proposal network's samples cost, and its proposals.
-    fn proposing_loss(
-        &self,
-        images: &Images,
-        features: &Levels,
-        recoloured: Option<&Levels>,
-        objects: &[Objects],
-        options: &LossOptions,
-        rngs: &mut [Rng],
-    ) -> (Vec<(Term, Tensor<1>)>, Vec<Vec<Proposed>>) {
-        let rpn = self.proposing(images, features, recoloured);
-        let (objectness, deltas) = (ops::values(rpn.objectness.clone()), ops::values(rpn.deltas.clone()));
-        let deltas = deltas.as_chunks().0;
-        let proposed =
-            self.propose(images, &rpn.anchors, &objectness, deltas, self.config.training_proposals);
-        let RpnLoss { objectness, regression, through_weights } =
-            self.rpn_loss(&rpn, &objectness, deltas, objects, options, rngs);
-        let objectness = objectness.into_tensor(rpn.objectness);
-        let losses = vec![
-            (Term::Objectness, with_gradient(objectness, through_weights, &rpn.deltas)),
-            (Term::ProposalRegression, regression.into_tensor(rpn.deltas)),
-        ];
-        (losses, proposed)
+    /// The proposals that the box head learns from.
+    fn proposals_to_learn(&self, images: &Images, rpn: &RpnOutput, said: &RpnValues) -> Vec<Vec<Proposed>> {
+        let limits = self.config.training_proposals;
+        self.propose(images, &rpn.anchors, &said.objectness, said.deltas.as_chunks().0, limits)
     }
 
-    /// The sums over sampled anchors: of objectness, and of the deltas of positive ones.
+    /// What sampled anchors cost: their objectness, and the deltas of positive ones.
     fn rpn_loss(
         &self,
         rpn: &RpnOutput,
-        objectness: &[f32],
-        deltas: &[[f32; 4]],
+        said: &RpnValues,
         objects: &[Objects],
         options: &LossOptions,
         rngs: &mut [Rng],
-    ) -> RpnLoss {
+    ) -> Vec<(Term, Tensor<1>)> {
+        let (objectness, deltas) = (&said.objectness, said.deltas.as_chunks::<4>().0);
         let anchors = rpn.anchors.boxes();
         let matches: Vec<_> =
             objects.par_iter().map(|objects| ANCHOR_MATCHER.matches(anchors, &objects.boxes)).collect();
@@ -519,7 +522,11 @@ impl FasterRcnn {
                 }
             }
         }
-        RpnLoss { objectness: scores, regression, through_weights }
+        let objectness = scores.into_tensor(rpn.objectness.clone());
+        vec![
+            (Term::Objectness, with_gradient(objectness, through_weights, &rpn.deltas)),
+            (Term::ProposalRegression, regression.into_tensor(rpn.deltas.clone())),
+        ]
     }
 
     /// What the box head says of a sample of the proposals, among which every object is proposed, too.
@@ -681,13 +688,6 @@ struct Sampled {
     /// How many are of each image.
     counts: Vec<usize>,
     output: RoiOutput,
-}
-
-/// The sums of a proposal network's loss.
-struct RpnLoss {
-    objectness: LossSum,
-    regression: LossSum,
-    through_weights: Option<LossSum>,
 }
 
 fn flat(proposed: &[Vec<Box2>]) -> impl Iterator<Item = Proposal> {

@@ -157,12 +157,19 @@ impl Fcos {
         (0..images.sizes.len()).into_par_iter().map(of_image).collect()
     }
 
-    pub fn loss(&self, images: &Images, targets: &[Vec<Target>], options: &LossOptions) -> Losses {
-        let FcosOutput { logits, distances, centerness, locations } = self.forward(images, Mode::Training);
+    /// The loss of the targets, by what [`Self::forward`] said of the images.
+    pub fn loss(
+        &self,
+        output: &FcosOutput,
+        images: &Images,
+        targets: &[Vec<Target>],
+        options: &LossOptions,
+    ) -> Losses {
+        let FcosOutput { logits, distances, centerness, locations } = output;
         let objects = images.targets_in_views(targets, self.config.n_classes);
         let matches_of = |objects: &[Objects]| -> Vec<Vec<Option<usize>>> {
             let of_image =
-                |objects: &Objects| objects_at(&locations, &objects.boxes, self.config.center_radius);
+                |objects: &Objects| objects_at(locations, &objects.boxes, self.config.center_radius);
             objects.par_iter().map(of_image).collect()
         };
         let factors_of = |matches: &[Vec<Option<usize>>], objects: &[Objects]| {
@@ -219,11 +226,11 @@ impl Fcos {
                 }
             }
         }
-        let classification = options.classification(logits, labels, weights, &confused, FOCAL);
+        let classification = options.classification(logits.clone(), labels, weights, &confused, FOCAL);
         Losses(vec![
-            (Term::Classification, with_gradient(classification, through_weights, &distances)),
-            (Term::Regression, regression.into_tensor(distances)),
-            (Term::Centerness, centering.into_tensor(centerness)),
+            (Term::Classification, with_gradient(classification, through_weights, distances)),
+            (Term::Regression, regression.into_tensor(distances.clone())),
+            (Term::Centerness, centering.into_tensor(centerness.clone())),
         ])
     }
 }

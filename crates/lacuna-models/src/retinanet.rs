@@ -163,8 +163,15 @@ impl RetinaNet {
         (0..images.sizes.len()).into_par_iter().map(of_image).collect()
     }
 
-    pub fn loss(&self, images: &Images, targets: &[Vec<Target>], options: &LossOptions) -> Losses {
-        let RetinaNetOutput { logits, deltas, anchors } = self.forward(images, Mode::Training);
+    /// The loss of the targets, by what [`Self::forward`] said of the images.
+    pub fn loss(
+        &self,
+        output: &RetinaNetOutput,
+        images: &Images,
+        targets: &[Vec<Target>],
+        options: &LossOptions,
+    ) -> Losses {
+        let RetinaNetOutput { logits, deltas, anchors } = output;
         let objects = images.targets_in_views(targets, self.config.n_classes);
         let matches_of = |objects: &[Objects]| -> Vec<Vec<Match>> {
             objects.par_iter().map(|objects| MATCHER.matches(anchors.boxes(), &objects.boxes)).collect()
@@ -226,10 +233,10 @@ impl RetinaNet {
                 }
             }
         }
-        let classification = options.classification(logits, labels, weights, &confused, FOCAL);
+        let classification = options.classification(logits.clone(), labels, weights, &confused, FOCAL);
         Losses(vec![
-            (Term::Classification, with_gradient(classification, through_weights, &deltas)),
-            (Term::Regression, regression.into_tensor(deltas)),
+            (Term::Classification, with_gradient(classification, through_weights, deltas)),
+            (Term::Regression, regression.into_tensor(deltas.clone())),
         ])
     }
 }

@@ -9,7 +9,9 @@ use burn::Tensor;
 use burn::module::Module;
 use burn::tensor::{Device, TensorData};
 use lacuna_boxes::{Affine, Box2, iou};
-use lacuna_models::faster_rcnn::{FasterRcnnConfig, Mining, TwoViewLoss, TwoViews};
+use lacuna_models::faster_rcnn::{
+    FasterRcnnConfig, Mining, Proposal, Proposals, RoiOutput, RpnOutput, Samples, TwoViewLoss, TwoViews,
+};
 use lacuna_models::fcos::{FcosConfig, objects_at};
 use lacuna_models::fpn::ExtraLevels;
 use lacuna_models::layers::{Mode, NormKind};
@@ -688,9 +690,81 @@ fn proposals_can_be_classified_by_focal_loss() {
     assert!(of(Some(1.5)) < of(None) && of(Some(1.5)) > 0.0);
 }
 
+/// Few enough to look at all.
+const FEW: Proposals = Proposals { per_level: 40, per_image: 100 };
+
+/// The three detectors, with samples of all that there is: nothing is drawn at random.
+fn without_chance(n_classes: usize) -> [DetectorConfig; 3] {
+    configs(n_classes, resnet18()).map(|config| match config {
+        DetectorConfig::FasterRcnn(config) => DetectorConfig::FasterRcnn(FasterRcnnConfig {
+            training_proposals: FEW,
+            anchor_samples: Samples { count: 1_000_000, positive_share: 0.5 },
+            proposal_samples: Samples { count: 1_000_000, positive_share: 0.5 },
+            ..config
+        }),
+        other => other,
+    })
+}
+
+#[test]
+fn sets_of_targets_cost_in_one_pass_what_each_costs_in_its_own() {
+    let device = Device::flex().autodiff();
+    let images = images(2, &device);
+    let one = [vec![target(20.0, 20.0, 60.0, 70.0)], vec![target(5.0, 40.0, 50.0, 90.0)]];
+    let other = [vec![target(30.0, 4.0, 90.0, 50.0), target(2.0, 2.0, 40.0, 40.0)], Vec::new()];
+    let focal = LossOptions { proposal_gamma: Some(1.5), ..LossOptions::default() };
+    for config in without_chance(1) {
+        let detector = detector(&config, &device);
+        let mut rngs: Vec<Rng> = (0..2).map(|image| Rng::new(Purpose::Sampling, 0, 0, image)).collect();
+        let sets = [(&one[..], LossOptions::default()), (&other[..], focal)];
+        let together = detector.losses(&images, sets, &mut rngs);
+        let each = [
+            loss(&detector, &images, &one, &LossOptions::default()),
+            loss(&detector, &images, &other, &focal),
+        ];
+        for (together, alone) in together.iter().zip(&each) {
+            assert_eq!(together.0.len(), alone.0.len());
+            for &(term, _) in &alone.0 {
+                assert_eq!(value(together, term), value(alone, term), "{term:?}");
+            }
+        }
+        // And the gradient of their sum is the sum of theirs.
+        let [one, other] = together;
+        let of_both = named_gradients(&detector, &one.plus(other).total().backward());
+        let [of_one, of_other] = each.map(|losses| named_gradients(&detector, &losses.total().backward()));
+        let largest = |gradient: &[f32]| gradient.iter().fold(0f32, |most, g| most.max(g.abs()));
+        // A bias before a norm has a gradient of zero, of which rounding makes something.
+        let rounding = 1e-7 * of_both.values().map(|gradient| largest(gradient)).fold(0.0, f32::max);
+        for (name, gradient) in of_both {
+            let tolerance = 1e-4 * largest(&gradient) + rounding;
+            for ((both, one), other) in gradient.iter().zip(&of_one[&name]).zip(&of_other[&name]) {
+                assert!((both - one - other).abs() <= tolerance, "{name}: {both} {one} {other}");
+            }
+        }
+    }
+}
+
+/// Samples are drawn for one set after another: the first has those of a pass of its own.
+#[test]
+fn the_first_set_of_targets_draws_as_if_it_were_alone() {
+    let device = Device::flex().autodiff();
+    let DetectorConfig::FasterRcnn(config) = configs(1, resnet18())[2].clone() else { unreachable!("it is") };
+    let samples = Samples { count: 20, positive_share: 0.5 };
+    let config = FasterRcnnConfig { anchor_samples: samples, proposal_samples: samples, ..config };
+    let (detector, images) = (detector(&DetectorConfig::FasterRcnn(config), &device), images(2, &device));
+    let targets = [vec![target(20.0, 20.0, 60.0, 70.0)], vec![target(5.0, 40.0, 50.0, 90.0)]];
+    let options = LossOptions::default();
+    let mut rngs: Vec<Rng> = (0..2).map(|image| Rng::new(Purpose::Sampling, 0, 0, image)).collect();
+    let [first, second] = detector.losses(&images, [(&targets[..], options); 2], &mut rngs);
+    let alone = loss(&detector, &images, &targets, &options);
+    assert_eq!(value(&first, Term::Objectness), value(&alone, Term::Objectness));
+    assert_eq!(value(&first, Term::Classification), value(&alone, Term::Classification));
+    assert_ne!(value(&second, Term::Objectness), value(&alone, Term::Objectness));
+}
+
 /// A Faster R-CNN of two views, and a batch of them.
-fn two_views(device: &Device) -> (Detector, Images) {
-    let DetectorConfig::FasterRcnn(config) = configs(2, resnet18())[2].clone() else { unreachable!("it is") };
+fn two_views([.., config]: [DetectorConfig; 3], device: &Device) -> (Detector, Images) {
+    let DetectorConfig::FasterRcnn(config) = config else { unreachable!("it is the last") };
     let config = DetectorConfig::FasterRcnn(FasterRcnnConfig { two_views: true, ..config });
     let first = images(2, device);
     let recoloured = Some(first.pixels.clone().mul_scalar(0.5));
@@ -700,7 +774,7 @@ fn two_views(device: &Device) -> (Detector, Images) {
 #[test]
 fn two_views_are_learnt_together() {
     let device = Device::flex().autodiff();
-    let (detector, images) = two_views(&device);
+    let (detector, images) = two_views(configs(2, resnet18()), &device);
     let Detector::FasterRcnn(faster_rcnn) = &detector else { unreachable!("it is") };
     let targets = [vec![target(20.0, 20.0, 60.0, 70.0)], Vec::new()];
     let run = |mining: Option<Mining>, score_min: f32| {
@@ -733,4 +807,70 @@ fn two_views_are_learnt_together() {
     };
     let other = Images { recoloured: Some(plain.pixels.clone()), ..plain.clone() };
     assert_ne!(detector.valid().detect(&plain), detector.valid().detect(&other));
+}
+
+/// The losses of both views' box heads by the definition, and their mean: cross entropy of every proposal, smooth L1 of
+/// those that overlap a target by half, both divided by the number of proposals.
+#[test]
+fn the_loss_of_two_views_is_the_mean_of_both() {
+    let device = Device::flex().autodiff();
+    let (detector, images) = two_views(without_chance(2), &device);
+    let Detector::FasterRcnn(faster_rcnn) = &detector else { unreachable!("it is") };
+    let targets = [vec![target(20.0, 20.0, 60.0, 70.0)], vec![target(4.0, 30.0, 50.0, 80.0)]];
+    let options = TwoViews { score_min: 0.35, mining: None };
+    let mut rngs: Vec<Rng> = (0..2).map(|image| Rng::new(Purpose::Sampling, 0, 0, image)).collect();
+    let TwoViewLoss { losses, added, .. } =
+        faster_rcnn.two_view_loss(&images, &targets, &options, &LossOptions::default(), &mut rngs);
+    assert!(added.iter().any(|added| !added.is_empty()));
+
+    let second = Images { pixels: images.recoloured.clone().unwrap(), ..images.clone() };
+    let views = [&images, &second].map(|images| faster_rcnn.features(images, Mode::Training));
+    let both: Vec<Tensor<4>> =
+        views[0].iter().zip(&views[1]).map(|(a, b)| Tensor::cat(vec![a.clone(), b.clone()], 3)).collect();
+    let RpnOutput { objectness, deltas, anchors } = faster_rcnn.rpn(&images, &both);
+    let (objectness, deltas) = (ops::values(objectness), ops::values(deltas));
+    let proposed = faster_rcnn.propose(&images, &anchors, &objectness, deltas.as_chunks().0, FEW);
+
+    let found = |image: usize| {
+        added[image].iter().map(|found| Target { bounds: found.bounds, class: found.class, placed: true })
+    };
+    let labelled: Vec<Vec<Target>> =
+        (0..2).map(|image| targets[image].iter().copied().chain(found(image)).collect()).collect();
+    let (mut classification, mut regression) = (0.0, 0.0);
+    for (features, targets) in views.iter().zip([&targets[..], &labelled]) {
+        let mut proposals = Vec::new();
+        for (image, (proposed, targets)) in proposed.iter().zip(targets).enumerate() {
+            let boxes = proposed.iter().map(|one| one.bounds).chain(targets.iter().map(|one| one.bounds));
+            proposals.extend(boxes.map(|bounds| Proposal { image, bounds }));
+        }
+        let RoiOutput { logits, deltas, order } = faster_rcnn.classify(features, &proposals);
+        let (logits, deltas) = (ops::values(logits), ops::values(deltas));
+        for (row, &index) in order.iter().enumerate() {
+            let Proposal { image, bounds } = proposals[index];
+            let overlap = |target: &&Target| iou(bounds, target.bounds);
+            let best = targets[image].iter().max_by(|a, b| overlap(a).total_cmp(&overlap(b)));
+            let best = best.filter(|target| overlap(target) >= 0.5);
+            let class = best.map_or(0, |target| target.class + 1);
+            let logits: Vec<f64> = logits[3 * row..][..3].iter().map(|&x| x.into()).collect();
+            let sum: f64 = logits.iter().map(|x| x.exp()).sum();
+            classification += (sum.ln() - logits[class]) / proposals.len() as f64;
+            let Some(Target { bounds: of, .. }) = best else { continue };
+            let ((x, y), (of_x, of_y)) = (bounds.center(), of.center());
+            let wanted = [
+                10.0 * (of_x - x) / bounds.width(),
+                10.0 * (of_y - y) / bounds.height(),
+                5.0 * (of.width() / bounds.width()).ln(),
+                5.0 * (of.height() / bounds.height()).ln(),
+            ];
+            for (delta, wanted) in deltas[4 * (3 * row + class)..][..4].iter().zip(wanted) {
+                let off = f64::from((delta - wanted).abs());
+                let loss = if off < 1.0 / 9.0 { 4.5 * off * off } else { off - 1.0 / 18.0 };
+                regression += loss / proposals.len() as f64;
+            }
+        }
+    }
+    for (term, sum) in [(Term::Classification, classification), (Term::Regression, regression)] {
+        let (found, wanted) = (f64::from(value(&losses, term)), sum / 2.0);
+        assert!(wanted > 0.0 && (found - wanted).abs() <= 1e-4 * wanted, "{term:?}: {found} {wanted}");
+    }
 }

@@ -331,6 +331,10 @@ fn inner_kernel_operations() -> anyhow::Result<f64> {
     Ok(2.0 * (PIXELS * CHANNELS[0] * CHANNELS[1]) as f64 / seconds)
 }
 
+/// Threads wait for more work by trying again and again for a while; those of one side are not to be at it while the
+/// other's are timed.
+const SETTLING: Duration = Duration::from_millis(20);
+
 /// Seconds for which threads of this process ran on a processor.
 fn processor_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
@@ -377,8 +381,12 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             let (mut ours, mut theirs) = (f64::INFINITY, f64::INFINITY);
             pool.install(|| (case.run)());
             for _ in 0..options.repeats {
+                if peer.is_some() {
+                    std::thread::sleep(SETTLING);
+                }
                 ours = ours.min(time(&pool, &mut *case.run));
                 if let (Some(peer), false) = (&mut peer, case.request.is_null()) {
+                    std::thread::sleep(SETTLING);
                     let mut request = case.request.clone();
                     request["threads"] = json!(threads);
                     let seconds = peer.ask(&request)?["seconds"].as_f64();

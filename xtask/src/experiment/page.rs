@@ -1,13 +1,14 @@
 //! A table as people read it.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
-
 use std::path::PathBuf;
 
 use lacuna_report::{Figure, Spread, comparison};
 
+use super::ledger::{Cost, Outcome};
 use super::table::{Show, Table};
-use super::{Outcome, calibration, completion};
+use super::{calibration, completion};
 
 /// A run that has come to its end.
 #[derive(Clone, Debug)]
@@ -63,14 +64,14 @@ impl Results {
         Ok(Page { text: text.trim_end().to_owned() + "\n", figures })
     }
 
-    fn figures(&self, row: usize, column: usize, figure: fn(Outcome) -> f64) -> Vec<f64> {
-        self.cells[row][column].iter().map(|run| figure(run.outcome)).collect()
+    fn figures(&self, row: usize, column: usize, figure: fn(&Outcome) -> f64) -> Vec<f64> {
+        self.cells[row][column].iter().map(|run| figure(&run.outcome)).collect()
     }
 
     fn precision(&self, table: &Table) -> (String, Vec<(String, Figure)>) {
         let mut text = String::new();
         let seeds = table.seeds.len();
-        for (heading, figure) in [("AP", figure_of_ap as fn(Outcome) -> f64), ("AP50", figure_of_ap50)] {
+        for (heading, figure) in [("AP", figure_of_ap as fn(&Outcome) -> f64), ("AP50", figure_of_ap50)] {
             let with_paper = heading == "AP" && table.rows.iter().any(|row| !row.paper.is_empty());
             if with_paper {
                 let _ = writeln!(text, "After the stroke the paper's figure ({}).\n", table.paper);
@@ -100,14 +101,21 @@ impl Results {
         (text, vec![("ap".to_owned(), comparison(&table.title, "AP", &columns, &rows))])
     }
 
-    /// The processor time of an iteration, of the runs of which it was noted.
+    /// The processor time of an iteration, of the runs of which it was noted, on the instruction set that most ran on.
     fn cost(&self, table: &Table) -> String {
+        let costs =
+            |runs: &[Run]| -> Vec<Cost> { runs.iter().filter_map(|run| run.outcome.cost.clone()).collect() };
+        let mut runs_on = BTreeMap::<String, usize>::new();
+        for cost in self.cells.iter().flatten().flat_map(|runs| costs(runs)) {
+            *runs_on.entry(cost.instructions).or_default() += 1;
+        }
+        let Some((most, _)) = runs_on.into_iter().max_by_key(|(_, runs)| *runs) else { return String::new() };
         let seconds = markdown(table, "", &[], |row, column| {
-            let seconds: Vec<f64> =
-                self.cells[row][column].iter().filter_map(|run| run.outcome.seconds).collect();
+            let costs = costs(&self.cells[row][column]).into_iter().filter(|cost| cost.instructions == most);
+            let seconds: Vec<f64> = costs.map(|cost| cost.seconds).collect();
             mean(&seconds).map_or("–".to_owned(), |seconds| format!("{seconds:.2}"))
         });
-        format!("Seconds of one core that an iteration took, means over the seeds:\n\n{seconds}")
+        format!("Seconds of one core ({most}) that an iteration took, means over the seeds:\n\n{seconds}")
     }
 
     /// What each row has more than the baseline. A seed gives most rows of a column the same start, the same gaps and the
@@ -176,11 +184,11 @@ fn markdown(
     text + "\n"
 }
 
-fn figure_of_ap(outcome: Outcome) -> f64 {
+fn figure_of_ap(outcome: &Outcome) -> f64 {
     outcome.ap
 }
 
-fn figure_of_ap50(outcome: Outcome) -> f64 {
+fn figure_of_ap50(outcome: &Outcome) -> f64 {
     outcome.ap50
 }
 
@@ -247,7 +255,7 @@ mod tests {
         let table: Table = toml::from_str(text).expect("a table");
         let mut results = Results::new(&table);
         for (row, seed, ap) in [(0, 0, 0.5), (1, 0, 0.25), (1, 1, 0.35), (2, 1, 0.5), (2, 0, 0.2)] {
-            let outcome = Outcome { ap, ap50: 0.5, seconds: None };
+            let outcome = Outcome { ap, ap50: 0.5, cost: None };
             results.add(row, 0, Run { folder: PathBuf::new(), seed, outcome });
         }
         let Page { text, figures } = results.page(&table, "name").expect("it reads nothing");

@@ -188,6 +188,11 @@ impl Table {
         all.filter(|&(row, column)| self.has(row, column))
     }
 
+    /// Whether its page needs nothing of a run but its outcome.
+    pub fn does_without_runs(&self) -> bool {
+        self.show.iter().all(|show| matches!(show, Show::Precision | Show::Cost))
+    }
+
     pub fn has(&self, row: usize, column: usize) -> bool {
         let only = &self.rows[row].only;
         only.is_empty() || only.contains(&self.columns[column].name)

@@ -16,7 +16,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use self::transforms::{
-    TapRows, Tile, gradient_tile, input_tile, output_tile, weight_gradient_rows, weight_rows,
+    TapRows, Tile, gradient_tile, input_tile, output_tiles, weight_gradient_rows, weight_rows,
 };
 use super::weights::{Direction, Weights};
 use super::{Conv2d, with_first_pixel};
@@ -303,7 +303,7 @@ unsafe fn convolve_by_tiles<const POINTS: usize>(
                 // SAFETY: M is complete; this panel of the tiles' outputs is this job's alone; the caller
                 // vouches for y and `finish`.
                 unsafe {
-                    output_tiles::<POINTS>(isa, m.as_source(), m_rows, panel, columns, tiles, finish, y);
+                    finish_panel::<POINTS>(isa, m.as_source(), m_rows, panel, columns, tiles, finish, y);
                 }
             }
         });
@@ -313,9 +313,10 @@ unsafe fn convolve_by_tiles<const POINTS: usize>(
 /// Transforms a panel of M to the outputs of all tiles.
 ///
 /// # Safety
-/// As [`output_tile`], for each of the tiles.
+/// M must have a row for each of the tiles at each point; `y` must have `columns` floats per pixel of the tiles' outputs,
+/// `finish` must cover it, and no other job may use this panel of them.
 #[allow(clippy::too_many_arguments)]
-unsafe fn output_tiles<const POINTS: usize>(
+unsafe fn finish_panel<const POINTS: usize>(
     isa: Isa,
     m: Source,
     m_rows: Points,
@@ -327,14 +328,10 @@ unsafe fn output_tiles<const POINTS: usize>(
 ) {
     let width = columns_per_tile(isa);
     let channels = panel * width..columns.min((panel + 1) * width);
-    y.streamed(isa, |y| {
-        for (t, tile) in tiles.iter().enumerate() {
-            let (from, channels) = (m_rows.at(0, t), channels.clone());
-            // SAFETY: as the caller vouches.
-            unsafe {
-                output_tile::<POINTS>(isa, m, from, m_rows.per_point, channels, columns, tile, finish, y);
-            }
-        }
+    let Points { stride, per_point } = m_rows;
+    // SAFETY: as the caller vouches.
+    y.streamed(isa, |y| unsafe {
+        output_tiles::<POINTS>(isa, m, stride, per_point, channels, columns, tiles, finish, y);
     });
 }
 
@@ -459,7 +456,7 @@ unsafe fn convolve_by_panels<const POINTS: usize>(
         }
         // SAFETY: M is complete; this panel of the outputs is this job's alone; the caller vouches for y and
         // `finish`.
-        unsafe { output_tiles::<POINTS>(isa, m.as_source(), m_rows, panel, columns, tiles, finish, y) };
+        unsafe { finish_panel::<POINTS>(isa, m.as_source(), m_rows, panel, columns, tiles, finish, y) };
     });
 }
 

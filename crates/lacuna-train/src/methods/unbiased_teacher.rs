@@ -39,18 +39,17 @@ impl UnbiasedTeacher {
         let mut rngs = rngs(config, batch.at, ids);
         let losses = watch.time(Phase::Forward, || {
             let given = annotated(&batch.objects);
-            let (weak, strong) = (tracked(weak), tracked(strong));
-            let mut loss =
-                |images, targets, options| learner.student.loss(images, targets, &options, &mut rngs);
-            let supervised = loss(&weak, &given, options).plus(loss(&strong, &given, options)).times(0.5);
+            let (student, weak, strong) = (&learner.student, tracked(weak), tracked(strong));
+            let of_weak = student.loss(&weak, &given, &options, &mut rngs);
             if threshold.is_none() {
-                return supervised;
+                return of_weak.plus(student.loss(&strong, &given, &options, &mut rngs)).times(0.5);
             }
             let labels = pseudo_labelled(&labels, true);
             let counted = union(given.clone(), labels.clone());
-            let labelled = loss(&strong, &labels, LossOptions { counted: Some(&counted), ..options });
+            let sets = [(&*given, options), (&*labels, LossOptions { counted: Some(&counted), ..options })];
+            let [of_strong, labelled] = student.losses(&strong, sets, &mut rngs);
             let unsupervised = labelled.only(&[Term::Classification, Term::Objectness]);
-            supervised.plus(unsupervised.times(self.weight))
+            of_weak.plus(of_strong).times(0.5).plus(unsupervised.times(self.weight))
         });
         let (learner, terms) = learner.descend(config, losses, watch);
         // Those of annotated objects are no news.

@@ -188,7 +188,7 @@ impl Rows<'_> {
         RowAddress(unsafe { self.floats.at(pixel * self.per_pixel, self.depth) })
     }
 
-    /// The row that a position's last tap on the image reads, to be fetched, not read: any if there is none.
+    /// The row that a position of a lattice with one tap reads, to be fetched, not read: any if it is off the image.
     pub(super) fn near(self, lattice: &Lattice, position: usize) -> RowAddress {
         let mut row = Ahead::NOTHING.from;
         lattice

@@ -2,6 +2,8 @@
 //!
 //! The interpolation points are 0, ±1, ±2 and ∞ for F(4×4, 3×3), and 0, ±1 and ∞ for F(2×2, 3×3).
 
+use std::mem::MaybeUninit;
+
 use crate::gemm::Finish;
 use crate::memory::{Source, Target, load_up_to};
 use crate::shape::Grid;
@@ -37,11 +39,40 @@ impl Tile {
         self.input_pixel(self.padding + row, self.padding)
     }
 
-    /// The output pixel at `(row, column)` of the tile, or `None` beyond the image.
-    fn output_pixel(&self, row: usize, column: usize) -> Option<usize> {
-        let (y, x) = (self.y + row, self.x + column);
-        (y < self.output.height && x < self.output.width)
-            .then(|| self.output_image + y * self.output.width + x)
+    /// The tile's first output pixel, and how many rows and columns the image has from there on.
+    fn outputs(&self) -> (usize, usize, usize) {
+        let Grid { height, width, .. } = self.output;
+        (self.output_image + self.y * width + self.x, height - self.y, width - self.x)
+    }
+}
+
+/// What is between the two halves of a transform, filled by columns and read by rows. It is not zeroed first: that
+/// would be done anew for each vector of channels, and take as long as filling it.
+struct Between<S: Simd>([[MaybeUninit<S::Vector>; 6]; 6]);
+
+impl<S: Simd> Between<S> {
+    #[inline(always)]
+    fn new() -> Self {
+        Self([[MaybeUninit::uninit(); 6]; 6])
+    }
+
+    #[inline(always)]
+    fn set_column(&mut self, column: usize, line: &Line<S>, rows: usize) {
+        for row in 0..rows {
+            self.0[row][column].write(line[row]);
+        }
+    }
+
+    /// # Safety
+    /// This row of the first `columns` columns must have been set.
+    #[inline(always)]
+    unsafe fn row(&self, s: S, row: usize, columns: usize) -> Line<S> {
+        let mut line = [s.zero(); 6];
+        for column in 0..columns {
+            // SAFETY: as the caller vouches.
+            line[column] = unsafe { self.0[row][column].assume_init() };
+        }
+        line
     }
 }
 
@@ -163,7 +194,8 @@ simd_fn! {
     pub(super) unsafe fn input_tile<S, const POINTS: usize>(
         s, x: Source, channels: usize, zeros: Source, tile: &Tile, v: Target, to: usize, per_point: usize,
     ) {
-        // SAFETY: the tile's pixels are inside its input; for the rest the caller vouches.
+        // SAFETY: the tile's pixels are inside its input, and what is read of `between` was set before; for the rest the
+        // caller vouches.
         unsafe {
             let mut pixels = [[zeros.at(0, channels); POINTS]; POINTS];
             for (row, pixels) in pixels.iter_mut().enumerate() {
@@ -175,19 +207,16 @@ simd_fn! {
             }
             for channel in (0..channels).step_by(S::LANES) {
                 let count = S::LANES.min(channels - channel);
-                let mut columns = [[s.zero(); 6]; 6];
+                let mut between = Between::<S>::new();
                 for j in 0..POINTS {
                     let mut d = [s.zero(); 6];
                     for i in 0..POINTS {
                         d[i] = load_up_to(s, pixels[i][j].add(channel), count);
                     }
-                    let line = into_points::<S, POINTS>(s, &d);
-                    for i in 0..POINTS {
-                        columns[i][j] = line[i];
-                    }
+                    between.set_column(j, &into_points::<S, POINTS>(s, &d), POINTS);
                 }
                 for i in 0..POINTS {
-                    let line = into_points::<S, POINTS>(s, &columns[i]);
+                    let line = into_points::<S, POINTS>(s, &between.row(s, i, POINTS));
                     for j in 0..POINTS {
                         v.store(s, (i * POINTS + j) * per_point + to + channel, line[j], S::LANES);
                     }
@@ -207,32 +236,29 @@ simd_fn! {
         s, dz: Source, channels: usize, zeros: Source, tile: &Tile, d: Target, to: usize, per_point: usize,
     ) {
         let size = POINTS - 2;
-        // SAFETY: the tile's pixels are inside its output; for the rest the caller vouches.
+        // SAFETY: the tile's pixels are inside its output, and what is read of `between` was set before; for the rest the
+        // caller vouches.
         unsafe {
             let mut pixels = [[zeros.at(0, channels); 4]; 4];
-            for (row, pixels) in pixels.iter_mut().enumerate().take(size) {
-                for (column, address) in pixels.iter_mut().enumerate().take(size) {
-                    if let Some(pixel) = tile.output_pixel(row, column) {
-                        *address = dz.at(pixel * channels, channels);
-                    }
+            let (first, rows, columns) = tile.outputs();
+            for (row, pixels) in pixels.iter_mut().enumerate().take(size.min(rows)) {
+                for (column, address) in pixels.iter_mut().enumerate().take(size.min(columns)) {
+                    *address = dz.at((first + row * tile.output.width + column) * channels, channels);
                 }
             }
             // D's rows are whole panels, of two vectors each: the last may be all zero.
             for channel in (0..channels.next_multiple_of(2 * S::LANES)).step_by(S::LANES) {
                 let count = channels.saturating_sub(channel).min(S::LANES);
-                let mut columns = [[s.zero(); 6]; 6];
+                let mut between = Between::<S>::new();
                 for j in 0..size {
                     let mut y = [s.zero(); 6];
                     for i in 0..size {
                         y[i] = load_up_to(s, pixels[i][j].wrapping_add(channel), count);
                     }
-                    let line = gradient_into_points::<S, POINTS>(s, &y);
-                    for i in 0..POINTS {
-                        columns[i][j] = line[i];
-                    }
+                    between.set_column(j, &gradient_into_points::<S, POINTS>(s, &y), POINTS);
                 }
                 for i in 0..POINTS {
-                    let line = gradient_into_points::<S, POINTS>(s, &columns[i]);
+                    let line = gradient_into_points::<S, POINTS>(s, &between.row(s, i, size));
                     for j in 0..POINTS {
                         d.store(s, (i * POINTS + j) * per_point + to + channel, line[j], S::LANES);
                     }
@@ -243,47 +269,47 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// Writes `Aᵀ M A`, finished, to the channels `channels` of a tile's output pixels. Row `from` of each
-    /// point of M starts with the first of these channels.
+    /// Writes `Aᵀ M A`, finished, to the channels `channels` of the tiles' output pixels. The rows of M, one for each tile and
+    /// `stride` apart, start with the first of these channels at each point.
     ///
     /// # Safety
-    /// M must have that row at each point, of whole panels; `y` must have `all_channels` floats per pixel of
-    /// the tile's output, `finish` must cover it, and no other job may use these channels of the tile's
-    /// outputs.
-    pub(super) unsafe fn output_tile<S, const POINTS: usize>(
+    /// M must have these rows at each point, `per_point` apart and of whole panels; `y` must have `all_channels` floats per
+    /// pixel of the tiles' outputs, `finish` must cover it, and no other job may use these channels of the tiles' outputs.
+    pub(super) unsafe fn output_tiles<S, const POINTS: usize>(
         s,
         m: Source,
-        from: usize,
+        stride: usize,
         per_point: usize,
         channels: std::ops::Range<usize>,
         all_channels: usize,
-        tile: &Tile,
+        tiles: &[Tile],
         finish: Finish,
         y: Target,
     ) {
         let size = POINTS - 2;
-        for channel in channels.clone().step_by(S::LANES) {
-            let count = S::LANES.min(channels.end - channel);
-            let from = from + channel - channels.start;
-            let mut rows = [[s.zero(); 6]; 4];
-            for j in 0..POINTS {
-                let mut line = [s.zero(); 6];
-                for i in 0..POINTS {
-                    // SAFETY: M's rows are whole panels, at each point; vouched for by the caller.
-                    line[i] = unsafe { m.load(s, (i * POINTS + j) * per_point + from, S::LANES) };
+        for (t, tile) in tiles.iter().enumerate() {
+            let (first, rows, columns) = tile.outputs();
+            for channel in channels.clone().step_by(S::LANES) {
+                let count = S::LANES.min(channels.end - channel);
+                let from = t * stride + channel - channels.start;
+                let mut between = Between::<S>::new();
+                for j in 0..POINTS {
+                    let mut line = [s.zero(); 6];
+                    for i in 0..POINTS {
+                        // SAFETY: M's rows are whole panels, at each point; vouched for by the caller.
+                        line[i] = unsafe { m.load(s, (i * POINTS + j) * per_point + from, S::LANES) };
+                    }
+                    between.set_column(j, &out_of_points::<S, POINTS>(s, &line), size);
                 }
-                let line = out_of_points::<S, POINTS>(s, &line);
                 for i in 0..size {
-                    rows[i][j] = line[i];
-                }
-            }
-            for i in 0..size {
-                let line = out_of_points::<S, POINTS>(s, &rows[i]);
-                for j in 0..size {
-                    if let Some(pixel) = tile.output_pixel(i, j) {
-                        let at = pixel * all_channels + channel;
-                        // SAFETY: the pixel is inside the output, and so are these channels of it.
-                        unsafe { y.store_result(s, at, finish.apply(s, line[j], channel, at, count), count) };
+                    // SAFETY: each column was set above, of `size` rows.
+                    let line = out_of_points::<S, POINTS>(s, &unsafe { between.row(s, i, POINTS) });
+                    for j in 0..size {
+                        if i < rows && j < columns {
+                            let at = (first + i * tile.output.width + j) * all_channels + channel;
+                            // SAFETY: the pixel is inside the output, and so are these channels of it.
+                            unsafe { y.store_result(s, at, finish.apply(s, line[j], channel, at, count), count) };
+                        }
                     }
                 }
             }
@@ -334,15 +360,15 @@ simd_fn! {
                         }
                     }
                 }
-                let mut columns = [[s.zero(); 3]; 6];
+                let mut between = Between::<S>::new();
                 for x in 0..3 {
                     let line = weights_into_points::<S, POINTS>(s, [g[x], g[3 + x], g[6 + x]]);
-                    for i in 0..POINTS {
-                        columns[i][x] = line[i];
-                    }
+                    between.set_column(x, &line, POINTS);
                 }
                 for i in 0..POINTS {
-                    let line = weights_into_points::<S, POINTS>(s, columns[i]);
+                    // SAFETY: three columns were set above.
+                    let [a, b, c, ..] = unsafe { between.row(s, i, 3) };
+                    let line = weights_into_points::<S, POINTS>(s, [a, b, c]);
                     for j in 0..POINTS {
                         let at = (i * POINTS + j) * per_point + to + (2 * row + half) * S::LANES;
                         // SAFETY: the caller vouches for these rows of U.
@@ -373,20 +399,20 @@ simd_fn! {
     ) {
         for channel in (0..columns).step_by(S::LANES) {
             let count = S::LANES.min(columns - channel);
-            let mut rows = [[s.zero(); 6]; 3];
+            let mut between = Between::<S>::new();
             for j in 0..POINTS {
                 let mut line = [s.zero(); 6];
                 for i in 0..POINTS {
                     // SAFETY: the caller vouches for the row.
                     line[i] = unsafe { u.load(s, (i * POINTS + j) * per_point + from + channel, S::LANES) };
                 }
-                let line = weight_gradient_out_of_points::<S, POINTS>(s, &line);
-                for i in 0..3 {
-                    rows[i][j] = line[i];
-                }
+                let [a, b, c] = weight_gradient_out_of_points::<S, POINTS>(s, &line);
+                between.set_column(j, &[a, b, c, c, c, c], 3);
             }
             for i in 0..3 {
-                let line = weight_gradient_out_of_points::<S, POINTS>(s, &rows[i]);
+                // SAFETY: each column was set above, of three rows.
+                let line = unsafe { between.row(s, i, POINTS) };
+                let line = weight_gradient_out_of_points::<S, POINTS>(s, &line);
                 for j in 0..3 {
                     // SAFETY: likewise for the row of each tap, and `scale` has a float per column.
                     unsafe {
