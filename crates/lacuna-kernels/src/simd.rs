@@ -37,9 +37,15 @@ impl Isa {
         let Some(name) = std::env::var_os("LACUNA_INSTRUCTIONS") else { return Ok(()) };
         let isa =
             Self::available().into_iter().find(|isa| name == isa.name()).ok_or(NoSuchInstructions(name))?;
-        let held = *BEST.get_or_init(|| isa);
-        assert_eq!(held, isa, "a kernel has run already");
+        isa.hold_to();
         Ok(())
+    }
+
+    /// Makes [`Isa::best`] this one, in the whole process and before any kernel: what a test needs whose result must be the
+    /// same on every machine.
+    pub fn hold_to(self) {
+        let held = *BEST.get_or_init(|| self);
+        assert_eq!(held, self, "a kernel has run already");
     }
 
     fn widest() -> Self {

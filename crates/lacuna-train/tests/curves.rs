@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // the allowance for tests does not reach their helpers
 
+#[allow(dead_code)] // what else `torchvision` has of the scene
 #[path = "../../lacuna-models/tests/torchvision/scene.rs"]
 mod scene;
 

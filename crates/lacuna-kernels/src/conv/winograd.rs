@@ -365,6 +365,7 @@ impl Group {
     /// # Safety
     /// V must have `depth` floats from `v_at` on in each of its rows, `panel` as many rows, and M room for
     /// the group's rows of a panel, used by no other job.
+    #[allow(clippy::too_many_arguments)]
     unsafe fn multiply(
         &self,
         isa: Isa,

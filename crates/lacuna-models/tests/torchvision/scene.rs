@@ -13,7 +13,8 @@ use lacuna_models::fpn::ExtraLevels;
 use lacuna_models::resnet::{Depth, ResNetConfig};
 use lacuna_models::retinanet::RetinaNetConfig;
 use lacuna_models::weights::Checkpoint;
-use lacuna_models::{Detector, DetectorConfig, Images, Target};
+use lacuna_models::{Detector, DetectorConfig, Images, LossOptions, Losses, Normalization, Target};
+use lacuna_random::{Purpose, Rng};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
 
@@ -166,4 +167,28 @@ pub fn targets(case: &str) -> Vec<Vec<Target>> {
             .collect()
     };
     fixture("scene.json")["cases"][case].as_array().unwrap().iter().map(of_image).collect()
+}
+
+/// `expected` is a sample of a tensor: shape, largest magnitude, values at multiples of a stride.
+pub fn assert_sample(what: &str, actual: &[f32], expected: &Value, tolerance: f32) {
+    let shape: Vec<usize> = serde_json::from_value(expected["shape"].clone()).unwrap();
+    assert_eq!(actual.len(), shape.iter().product::<usize>(), "{what}: {shape:?}");
+    let largest = expected["max_abs"].as_f64().unwrap() as f32;
+    let stride = expected["stride"].as_u64().unwrap() as usize;
+    let mut worst = 0.0f32;
+    for (index, expected) in floats(&expected["values"]).into_iter().enumerate() {
+        worst = worst.max((actual[index * stride] - expected).abs() / largest);
+    }
+    assert!(worst <= tolerance, "{what}: differs by {worst:e} of the largest value");
+}
+
+/// The loss of a case's targets, as torchvision has it.
+pub fn loss(detector: &Detector, case: &str) -> Losses {
+    let images = images(&Device::flex().autodiff());
+    // torchvision divides RetinaNet's losses per image, the others' by batch.
+    let per_image = matches!(detector, Detector::RetinaNet(_));
+    let normalization = if per_image { Normalization::Image } else { Normalization::Batch };
+    let options = LossOptions { normalization, ..LossOptions::default() };
+    let mut rngs = [0, 1].map(|image| Rng::new(Purpose::Sampling, 0, 0, image));
+    detector.loss(&images, &targets(case), &options, &mut rngs)
 }
