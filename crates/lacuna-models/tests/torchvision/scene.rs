@@ -115,8 +115,7 @@ pub fn config(detector: &str, backbone: &str, n_classes: usize) -> DetectorConfi
 /// The detector of `config`, filled by way of a checkpoint.
 pub fn filled(config: &DetectorConfig, device: &Device) -> Detector {
     let folder = tempfile::tempdir().unwrap();
-    let empty =
-        config.init(&Device::flex(), &mut lacuna_random::Rng::new(lacuna_random::Purpose::Weights, 0, 0, 0));
+    let empty = config.init(&Device::flex(), &mut Rng::new(Purpose::Weights, 0, 0, 0));
     let bytes = lacuna_models::weights::to_safetensors(&empty);
     let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let shapes = file.iter().map(|(name, tensor)| (name.to_owned(), tensor.shape().to_vec())).collect();
