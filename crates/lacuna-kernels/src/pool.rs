@@ -341,10 +341,7 @@ unsafe fn unpool_channels<S: Simd, const VECTORS: usize>(
         for v in 0..VECTORS {
             let at = at + first + v * S::LANES;
             let mut from = [0; 16];
-            match taps.get(at..at + 16) {
-                Some(whole) => from.copy_from_slice(whole),
-                None => from[..count].copy_from_slice(&taps[at..at + count]),
-            }
+            from[..count].copy_from_slice(&taps[at..at + count]);
             // SAFETY: as the caller vouches.
             let dy = unsafe { dy.load(s, at, count) };
             sums[v] = s.add(sums[v], s.keep_where(&from, tap as u8, dy));
