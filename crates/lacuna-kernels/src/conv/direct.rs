@@ -27,6 +27,9 @@ use crate::simd::{Isa, simd_fn};
 /// input rows stay there.
 const BLOCK_PIXELS: usize = 96;
 
+/// Floats of weights that are packed at a time where there are many: half of a second-level cache of 1 MiB.
+const PACKED_AT_A_TIME: usize = 1 << 17;
+
 /// # Safety
 /// All tensors must have the shapes that `conv` gives them, `finish` must cover `y`, and no other job may
 /// use `y`.
@@ -48,11 +51,8 @@ pub(super) unsafe fn forward(
     };
     let mut padded = None;
     let (lattices, rows) = rows_of_input(conv, x, &mut padded);
-    let taps = conv.window.kernel * conv.window.kernel;
-    let mut packed = Scratch::take(weights.panels(isa) * taps * weights.depth() * columns_per_tile(isa));
-    pack_all(isa, &weights, std::iter::once((0, (0..taps).collect())), packed.floats());
     // SAFETY: the lattices are those of x (or of its copy) and y; for their lengths the caller vouches.
-    unsafe { multiply(isa, &lattices, rows, packed.floats(), &weights, finish, y) };
+    unsafe { multiply(isa, &lattices, rows, &weights, finish, y) };
 }
 
 /// # Safety
@@ -72,106 +72,122 @@ pub(super) unsafe fn input_gradient(
         out_channels: conv.out_channels,
         direction: Direction::Backward,
     };
-    let panel_floats_per_tap = weights.panels(isa) * weights.depth() * columns_per_tile(isa);
-    let lattices = backward_lattices(conv, panel_floats_per_tap);
-    let taps = conv.window.kernel * conv.window.kernel;
-    let mut packed = Scratch::take(taps * panel_floats_per_tap);
-    // Lattices of the same class share their panels.
-    let mut classes: Vec<(usize, Vec<usize>)> = lattices
-        .iter()
-        .filter(|lattice| !lattice.taps.is_empty())
-        .map(|lattice| (lattice.panels_at, lattice.taps.iter().map(|tap| tap.index).collect()))
-        .collect();
-    classes.dedup();
-    pack_all(isa, &weights, classes.into_iter(), packed.floats());
+    let lattices = backward_lattices(conv);
     let rows = Rows { floats: dz.into(), per_pixel: conv.out_channels, depth: conv.out_channels };
     // SAFETY: the lattices are those of dz and dx; for their lengths the caller vouches.
-    unsafe { multiply(isa, &lattices, rows, packed.floats(), &weights, Finish::default(), dx) };
+    unsafe { multiply(isa, &lattices, rows, &weights, Finish::default(), dx) };
 }
 
-/// Packs every panel for each list of taps, the list's panels from its offset on.
-fn pack_all(
-    isa: Isa,
-    weights: &Weights,
-    lists: impl Iterator<Item = (usize, Vec<usize>)>,
-    packed: &mut [f32],
-) {
-    for (at, taps) in lists {
-        let panel_floats = taps.len() * weights.depth() * columns_per_tile(isa);
-        let to = &mut packed[at..][..weights.panels(isa) * panel_floats];
-        to.par_chunks_mut(panel_floats).enumerate().for_each(|(panel, to)| {
-            weights.pack(isa, panel, taps.iter().copied(), 0..weights.depth(), to);
-        });
-    }
-}
-
-/// `out[position] = finish(Σ_tap rows[position + tap] · panels[tap])` over all lattices.
+/// `out[position] = finish(Σ_tap rows[position + tap] · w[tap])` over all lattices.
 ///
 /// # Safety
-/// `rows` must hold every pixel of the lattices' sources, `panels` the packed weights of their taps, and
-/// `out` every pixel they are written to, used by no other job; `finish` must cover `out`.
+/// `rows` must hold every pixel of the lattices' sources, and `out` every pixel they are written to, used by no other
+/// job; `finish` must cover `out`.
 unsafe fn multiply(
     isa: Isa,
     lattices: &[Lattice],
     rows: Rows,
-    panels: &[f32],
     weights: &Weights,
     finish: Finish,
     out: Target,
 ) {
-    let n_panels = weights.panels(isa);
     let zeros = vec![0.0; rows.depth];
-    let product = Product {
-        isa,
-        rows,
-        zero: RowAddress(zeros.as_ptr()),
-        panels: panels.into(),
-        columns: weights.columns(),
-        finish,
-    };
-
-    // Few blocks of pixels are cut by panels as well, so that every thread has work. Neither cut
-    // changes a sum.
-    let blocks: usize = lattices.iter().map(|l| l.positions.pixels().div_ceil(BLOCK_PIXELS)).sum();
-    let panel_groups = (4 * rayon::current_num_threads()).div_ceil(blocks.max(1)).clamp(1, n_panels);
-    let jobs: Vec<(&Lattice, Range<usize>, Range<usize>)> = lattices
-        .iter()
-        .flat_map(|lattice| {
-            even_ranges(lattice.positions.pixels(), BLOCK_PIXELS).flat_map(move |positions| {
-                even_ranges(n_panels, n_panels.div_ceil(panel_groups))
-                    .map(move |panels| (lattice, positions.clone(), panels))
-            })
-        })
-        .collect();
-    jobs.into_par_iter().for_each(|(lattice, positions, panels)| {
-        // SAFETY: the caller vouches for all operands; these positions and panels are this job's alone.
-        out.streamed(isa, |out| unsafe {
-            if lattice.taps.is_empty() {
-                product.fill_zero(lattice, positions, panels, out);
-            } else {
-                product.multiply(lattice, positions, panels, out);
-            }
+    let zero = RowAddress(zeros.as_ptr());
+    let columns = weights.columns();
+    shares(isa, lattices, weights).into_par_iter().with_max_len(1).for_each(|share| {
+        let Share { panels, positions: (part, parts) } = share;
+        let mut packed = pack(isa, weights, lattices, rows.depth, panels.clone());
+        let packed = Source::from(&*packed.floats());
+        let product = Product { isa, rows, zero, packed, panels: panels.clone(), columns, finish };
+        let blocks = lattices.iter().flat_map(|lattice| {
+            let all = lattice.positions.pixels();
+            let (first, end) = (part * all / parts, (part + 1) * all / parts);
+            even_ranges(end - first, BLOCK_PIXELS)
+                .map(move |block| (lattice, first + block.start..first + block.end))
+        });
+        let blocks: Vec<_> = blocks.collect();
+        blocks.into_par_iter().with_max_len(1).for_each(|(lattice, positions)| {
+            // SAFETY: the caller vouches for all operands; these positions and panels are this job's alone.
+            out.streamed(isa, |out| unsafe {
+                if lattice.taps.is_empty() {
+                    product.fill_zero(lattice, positions, out);
+                } else {
+                    product.multiply(lattice, positions, out);
+                }
+            });
         });
     });
 }
 
-/// What the jobs of one product share.
-#[derive(Clone, Copy)]
+/// What one thread computes with weights that it packs by itself: reading what another core has just written takes
+/// longer. A thread without a share of its own helps another.
+struct Share {
+    /// Output channels.
+    panels: Range<usize>,
+    /// Of each lattice, which of how many parts.
+    positions: (usize, usize),
+}
+
+/// By output channels where there are more weights than pixels to multiply them with, a few panels at a time that the
+/// second-level cache holds; else by positions, with all weights packed for each thread.
+fn shares(isa: Isa, lattices: &[Lattice], weights: &Weights) -> Vec<Share> {
+    let (threads, panels) = (rayon::current_num_threads(), weights.panels(isa));
+    let taps: usize = weights.w.len() / (weights.in_channels * weights.out_channels);
+    let positions: usize = lattices.iter().map(|lattice| lattice.positions.pixels()).sum();
+    let (panels_at_a_time, parts) = if panels >= 2 * threads && taps * weights.columns() >= positions {
+        let panel_floats = taps * weights.depth() * columns_per_tile(isa);
+        let most = (PACKED_AT_A_TIME / panel_floats).clamp(1, panels.div_ceil(threads));
+        (panels.div_ceil(panels.div_ceil(most).next_multiple_of(threads).min(panels)), 1)
+    } else {
+        (panels, threads.min(positions.div_ceil(BLOCK_PIXELS)).max(1))
+    };
+    let by_panels = even_ranges(panels, panels_at_a_time);
+    by_panels
+        .flat_map(|panels| {
+            (0..parts).map(move |part| Share { panels: panels.clone(), positions: (part, parts) })
+        })
+        .collect()
+}
+
+/// These panels for the taps of each lattice, `[taps, depth, 2 · LANES]` each; those of one class share theirs.
+fn pack(isa: Isa, weights: &Weights, lattices: &[Lattice], depth: usize, panels: Range<usize>) -> Scratch {
+    let floats_per_tap = depth * columns_per_tile(isa);
+    let taps = lattices.iter().map(|lattice| lattice.taps_before + lattice.taps.len()).max().unwrap_or(0);
+    let mut packed = Scratch::take(panels.len() * taps * floats_per_tap);
+    // A tap of a padded copy is a row of the window.
+    let together = depth / weights.depth();
+    let mut done = 0;
+    for Lattice { taps, taps_before, .. } in lattices {
+        if *taps_before < done || taps.is_empty() {
+            continue;
+        }
+        done = taps_before + taps.len();
+        let indices: Vec<usize> = taps.iter().flat_map(|tap| tap.index..tap.index + together).collect();
+        let to = &mut packed.floats()[panels.len() * taps_before * floats_per_tap..];
+        for (panel, to) in panels.clone().zip(to.chunks_exact_mut(taps.len() * floats_per_tap)) {
+            weights.pack(isa, panel, indices.iter().copied(), 0..weights.depth(), to);
+        }
+    }
+    packed
+}
+
+/// What the jobs of one share have in common.
 struct Product<'a> {
     isa: Isa,
     rows: Rows<'a>,
     /// A row of zeros.
     zero: RowAddress,
-    panels: Source<'a>,
+    panels: Range<usize>,
+    packed: Source<'a>,
     columns: usize,
     finish: Finish<'a>,
 }
 
 impl Product<'_> {
     /// # Safety
-    /// As [`multiply`], for these positions and panels.
-    unsafe fn multiply(&self, lattice: &Lattice, positions: Range<usize>, panels: Range<usize>, out: Target) {
-        let Self { isa, rows, columns, .. } = *self;
+    /// As [`multiply`], for these positions.
+    unsafe fn multiply(&self, lattice: &Lattice, positions: Range<usize>, out: Target) {
+        let Self { isa, rows, columns, ref panels, .. } = *self;
         let (n_taps, width) = (lattice.taps.len(), columns_per_tile(isa));
         let tiles: Vec<_> = even_ranges(positions.len(), rows_per_tile(isa)).collect();
         // [tiles, taps][MAX_ROWS]
@@ -189,7 +205,8 @@ impl Product<'_> {
         let next = next_positions(lattice, positions);
         let row = |position| rows.near(lattice, position);
         let mut ahead = Ahead::shared_out(next, row, rows.depth, tiles.len() * panels.len(), rows.depth);
-        for panel in panels {
+        let panels_at = panels.len() * lattice.taps_before * rows.depth * width;
+        for (i, panel) in panels.clone().enumerate() {
             let channel = panel * width;
             for (t, tile) in tiles.iter().enumerate() {
                 let tile_job = RowTile {
@@ -197,8 +214,8 @@ impl Product<'_> {
                     taps_at: 0,
                     depth: rows.depth,
                     ahead: ahead.next().unwrap_or(Ahead::NOTHING),
-                    panel: self.panels,
-                    panel_at: lattice.panels_at + panel * n_taps * rows.depth * width,
+                    panel: self.packed,
+                    panel_at: panels_at + i * n_taps * rows.depth * width,
                     same_panel: t > 0,
                     out,
                     out_rows: &out_rows[t],
@@ -218,16 +235,10 @@ impl Product<'_> {
     /// The gradient of pixels that no tap reaches (1×1, stride 2).
     ///
     /// # Safety
-    /// As [`multiply`], for these positions and panels.
-    unsafe fn fill_zero(
-        &self,
-        lattice: &Lattice,
-        positions: Range<usize>,
-        panels: Range<usize>,
-        out: Target,
-    ) {
+    /// As [`multiply`], for these positions.
+    unsafe fn fill_zero(&self, lattice: &Lattice, positions: Range<usize>, out: Target) {
         let width = columns_per_tile(self.isa);
-        let (first, end) = (panels.start * width, self.columns.min(panels.end * width));
+        let (first, end) = (self.panels.start * width, self.columns.min(self.panels.end * width));
         let alone = Lattice { taps: vec![Tap { y: 0, x: 0, index: 0 }], ..*lattice };
         alone.visit(positions, |_, pixel, _, _| {
             // SAFETY: the pixel is in the output, and its channels are this job's alone.

@@ -47,6 +47,12 @@ const LEAST_TILES_PER_BLOCK: usize = 24;
 /// the input anew for the next 128 costs less.
 const COLUMNS_AT_A_TIME: usize = 128;
 
+/// Tiles for which a share transforms the weights: that takes as long as the products of some seven.
+const LEAST_TILES_PER_SHARE: usize = 64;
+
+/// Floats of transformed weights of all shares of tiles together, of 16 MiB, which a cache that threads share may hold.
+const MOST_TRANSFORMED: usize = 4 << 20;
+
 /// How many blocks `tiles` are cut into: as many for each thread, unless that made them too small.
 fn blocks(tiles: usize, threads: usize) -> usize {
     tiles.div_ceil(TILES_PER_BLOCK).next_multiple_of(threads).min(tiles.div_ceil(LEAST_TILES_PER_BLOCK))
@@ -175,13 +181,51 @@ unsafe fn convolve<const POINTS: usize>(
     finish: Finish,
     y: Target,
 ) {
-    let convolve = if tiles.len() < BY_PANELS_BELOW {
-        convolve_by_panels::<POINTS>
+    let threads = rayon::current_num_threads();
+    let shares = shares(isa, tiles.len(), POINTS * POINTS, weights, threads);
+    let threads = threads.div_ceil(shares.len().max(1));
+    let by_panels = tiles.len() < BY_PANELS_BELOW;
+    shares.into_par_iter().with_max_len(1).for_each(|Share { panels, tiles: range }| {
+        let tiles = &tiles[range];
+        // SAFETY: as the caller vouches; these panels of these tiles are this job's alone.
+        unsafe {
+            if by_panels {
+                convolve_by_panels::<POINTS>(isa, tiles, x, weights, panels, finish, y);
+            } else {
+                convolve_by_tiles::<POINTS>(isa, tiles, x, weights, panels, threads, finish, y);
+            }
+        }
+    });
+}
+
+/// Output channels of some tiles, for which one thread transforms all that it needs, even if another needs it, too:
+/// reading what another core has just written takes longer. A thread without a share of its own helps another.
+struct Share {
+    panels: Range<usize>,
+    tiles: Range<usize>,
+}
+
+fn shares(isa: Isa, tiles: usize, points: usize, weights: &Weights, threads: usize) -> Vec<Share> {
+    let panels = weights.panels(isa);
+    let (by_panels, by_tiles) = if tiles < BY_PANELS_BELOW {
+        (threads.min(panels.div_ceil(2)), 1)
     } else {
-        convolve_by_tiles::<POINTS>
+        let width = columns_per_tile(isa);
+        let groups = panels.div_ceil(COLUMNS_AT_A_TIME / width);
+        if groups >= threads {
+            (groups.next_multiple_of(threads).min(panels), 1)
+        } else {
+            let transformed = points * weights.depth() * panels * width;
+            let most = (tiles / LEAST_TILES_PER_SHARE).min(MOST_TRANSFORMED / transformed);
+            (groups, threads.div_ceil(groups).min(most))
+        }
     };
-    // SAFETY: as the caller vouches.
-    unsafe { convolve(isa, tiles, x, weights, finish, y) };
+    let by_panels = even_ranges(panels, panels.div_ceil(by_panels));
+    let share = |panels: Range<usize>| {
+        let by_tiles = even_ranges(tiles, tiles.div_ceil(by_tiles.max(1)).max(1));
+        by_tiles.map(move |tiles| Share { panels: panels.clone(), tiles })
+    };
+    by_panels.flat_map(share).collect()
 }
 
 /// Transforms rows of a panel of weights to as many rows of each point of U, from `to` on.
@@ -226,18 +270,23 @@ unsafe fn transform_weights<const POINTS: usize>(
     }
 }
 
+/// These panels of at most [`COLUMNS_AT_A_TIME`] output channels, by so many threads.
+///
 /// # Safety
-/// As [`convolve`].
+/// As [`convolve`], for these panels.
+#[allow(clippy::too_many_arguments)]
 unsafe fn convolve_by_tiles<const POINTS: usize>(
     isa: Isa,
     tiles: &[Tile],
     x: &[f32],
     weights: &Weights,
+    panels: Range<usize>,
+    threads: usize,
     finish: Finish,
     y: Target,
 ) {
     let (depth, columns, width) = (weights.depth(), weights.columns(), columns_per_tile(isa));
-    let (points, panels) = (POINTS * POINTS, weights.panels(isa));
+    let points = POINTS * POINTS;
     let x = Source::from(x);
     let zeros = vec![0.0; depth];
     let zeros = Source::from(&*zeros);
@@ -245,69 +294,66 @@ unsafe fn convolve_by_tiles<const POINTS: usize>(
     // U[panel][point][C][2 · LANES], in the order in which it is read.
     let u_rows = Points::new(depth, width);
     let panel_floats = u_rows.len(points);
-    let panels_at_a_time = panels.min(COLUMNS_AT_A_TIME / width);
-    let mut transformed = Scratch::take(panels_at_a_time * panel_floats);
+    let mut transformed = Scratch::take(panels.len() * panel_floats);
     let u = Target::from(transformed.floats());
-    let most = tiles.len().div_ceil(blocks(tiles.len(), rayon::current_num_threads()));
+    let most = tiles.len().div_ceil(blocks(tiles.len(), threads));
     let blocks: Vec<_> = even_ranges(tiles.len(), most).collect();
-    for panels in even_ranges(panels, panels_at_a_time) {
-        let u_at = |panel: usize| (panel - panels.start) * panel_floats;
-        let chunks = even_ranges(depth, 64);
-        let jobs: Vec<_> =
-            chunks.flat_map(|rows| panels.clone().map(move |panel| (panel, rows.clone()))).collect();
-        jobs.into_par_iter().for_each(|(panel, rows)| {
-            let to = u_at(panel) + u_rows.at(0, rows.start);
-            // SAFETY: the rows of this panel lie within each point's matrix and are this job's alone.
-            unsafe { transform_weights::<POINTS>(isa, weights, panel, rows, u, to, u_rows.per_point) };
-        });
-        // SAFETY: every row of these panels was written above, and is not written to until they are used.
-        let u = unsafe { u.as_source() };
+    let u_at = |panel: usize| (panel - panels.start) * panel_floats;
+    let chunks = even_ranges(depth, 64);
+    let jobs: Vec<_> =
+        chunks.flat_map(|rows| panels.clone().map(move |panel| (panel, rows.clone()))).collect();
+    jobs.into_par_iter().for_each(|(panel, rows)| {
+        let to = u_at(panel) + u_rows.at(0, rows.start);
+        // SAFETY: the rows of this panel lie within each point's matrix and are this job's alone.
+        unsafe { transform_weights::<POINTS>(isa, weights, panel, rows, u, to, u_rows.per_point) };
+    });
+    // SAFETY: every row of these panels was written above, and is not written to until they are used.
+    let u = unsafe { u.as_source() };
 
-        blocks.par_iter().with_max_len(1).for_each(|block| {
-            let next = &tiles[block.end..tiles.len().min(block.end + block.len())];
-            let tiles = &tiles[block.clone()];
-            let v_rows = Points::by_rows(points, depth.next_multiple_of(isa.lanes()));
-            let m_rows = Points::new(tiles.len(), width);
-            let v_floats = tiles.len() * v_rows.stride;
-            let mut scratch = Scratch::take(v_floats + m_rows.len(points));
-            let (v, m) = scratch.floats().split_at_mut(v_floats);
-            let (v, m) = (Target::from(v), Target::from(m));
-            for (t, tile) in tiles.iter().enumerate() {
-                let to = v_rows.at(0, t);
-                // SAFETY: V has a row per tile at each point, and is this job's; the caller vouches for x.
-                unsafe { input_tile::<POINTS>(isa, x, depth, zeros, tile, v, to, v_rows.per_point) };
-            }
-            // SAFETY: V is complete.
-            let groups = unsafe { groups(isa, v.as_source(), v_rows, m_rows, tiles.len()) };
-            let rows = next.iter().flat_map(|tile| (0..POINTS - 2).filter_map(|row| tile.row_of_input(row)));
-            // SAFETY: the pixel is inside the input, for which the caller vouches.
-            let ahead = rows.map(|pixel| RowAddress(unsafe { x.at(pixel * depth, depth) }));
-            let mut ahead = ahead.map(|from| Ahead::new(from, (POINTS - 2) * depth, depth));
-            for panel in panels.clone() {
-                for point in 0..points {
-                    for (g, group) in groups.iter().enumerate() {
-                        // SAFETY: U and V are complete, and M has a row per tile.
-                        unsafe {
-                            group.multiply(
-                                isa,
-                                (v_rows.at(point, 0), depth),
-                                (u, u_at(panel) + u_rows.at(point, 0)),
-                                (m, m_rows.at(point, 0)),
-                                false,
-                                g > 0,
-                                ahead.next().unwrap_or(Ahead::NOTHING),
-                            );
-                        }
+    blocks.par_iter().with_max_len(1).for_each(|block| {
+        let next = &tiles[block.end..tiles.len().min(block.end + block.len())];
+        let tiles = &tiles[block.clone()];
+        let v_rows = Points::by_rows(points, depth.next_multiple_of(isa.lanes()));
+        let m_rows = Points::new(tiles.len(), width);
+        let v_floats = tiles.len() * v_rows.stride;
+        let mut scratch = Scratch::take(v_floats + m_rows.len(points));
+        let (v, m) = scratch.floats().split_at_mut(v_floats);
+        let (v, m) = (Target::from(v), Target::from(m));
+        for (t, tile) in tiles.iter().enumerate() {
+            let to = v_rows.at(0, t);
+            // SAFETY: V has a row per tile at each point, and is this job's; the caller vouches for x.
+            unsafe { input_tile::<POINTS>(isa, x, depth, zeros, tile, v, to, v_rows.per_point) };
+        }
+        // SAFETY: V is complete.
+        let groups = unsafe { groups(isa, v.as_source(), v_rows, m_rows, tiles.len()) };
+        let rows = next.iter().flat_map(|tile| (0..POINTS - 2).filter_map(|row| tile.row_of_input(row)));
+        // SAFETY: the pixel is inside the input, for which the caller vouches.
+        let ahead = rows.map(|pixel| RowAddress(unsafe { x.at(pixel * depth, depth) }));
+        let mut ahead = ahead.map(|from| Ahead::new(from, (POINTS - 2) * depth, depth));
+        for panel in panels.clone() {
+            for point in 0..points {
+                for (g, group) in groups.iter().enumerate() {
+                    // SAFETY: U and V are complete, and M has a row per tile.
+                    unsafe {
+                        group.multiply(
+                            isa,
+                            (v_rows.at(point, 0), depth),
+                            (u, u_at(panel) + u_rows.at(point, 0)),
+                            (m, m_rows.at(point, 0)),
+                            false,
+                            g > 0,
+                            ahead.next().unwrap_or(Ahead::NOTHING),
+                        );
                     }
                 }
-                // SAFETY: M is complete; this panel of the tiles' outputs is this job's alone; the caller
-                // vouches for y and `finish`.
-                unsafe {
-                    finish_panel::<POINTS>(isa, m.as_source(), m_rows, panel, columns, tiles, finish, y);
-                }
             }
-        });
-    }
+            // SAFETY: M is complete; this panel of the tiles' outputs is this job's alone; the caller
+            // vouches for y and `finish`.
+            unsafe {
+                finish_panel::<POINTS>(isa, m.as_source(), m_rows, panel, columns, tiles, finish, y);
+            }
+        }
+    });
 }
 
 /// Transforms a panel of M to the outputs of all tiles.
@@ -398,17 +444,18 @@ impl Group {
 }
 
 /// # Safety
-/// As [`convolve`].
+/// As [`convolve`], for these panels.
 unsafe fn convolve_by_panels<const POINTS: usize>(
     isa: Isa,
     tiles: &[Tile],
     x: &[f32],
     weights: &Weights,
+    panels: Range<usize>,
     finish: Finish,
     y: Target,
 ) {
     let (depth, columns, width) = (weights.depth(), weights.columns(), columns_per_tile(isa));
-    let (points, panels) = (POINTS * POINTS, weights.panels(isa));
+    let points = POINTS * POINTS;
     let x = Source::from(x);
     let zeros = vec![0.0; depth];
     let zeros = Source::from(&*zeros);
@@ -417,7 +464,7 @@ unsafe fn convolve_by_panels<const POINTS: usize>(
     let v_rows = Points::new(tiles.len(), depth.next_multiple_of(isa.lanes()) + 16);
     let mut transformed = Scratch::take(v_rows.len(points));
     let v = Target::from(transformed.floats());
-    tiles.par_iter().enumerate().for_each(|(t, tile)| {
+    tiles.par_iter().enumerate().with_min_len(4).for_each(|(t, tile)| {
         // SAFETY: V has a row per tile at each point; this tile's are this job's alone; the caller vouches
         // for x.
         unsafe { input_tile::<POINTS>(isa, x, depth, zeros, tile, v, v_rows.at(0, t), v_rows.per_point) };
@@ -426,7 +473,7 @@ unsafe fn convolve_by_panels<const POINTS: usize>(
     let v = unsafe { v.as_source() };
 
     let chunk = (WEIGHT_CHUNK / (points * width)).max(16);
-    (0..panels).into_par_iter().with_max_len(1).for_each(|panel| {
+    panels.into_par_iter().with_max_len(1).for_each(|panel| {
         let u_rows = Points::new(chunk.min(depth), width);
         let m_rows = Points::new(tiles.len(), width);
         let mut scratch = Scratch::take(u_rows.len(points) + m_rows.len(points));
@@ -471,14 +518,37 @@ pub(super) unsafe fn weight_gradient<const POINTS: usize>(
     scale: Option<&[f32]>,
     dw: Target,
 ) {
-    let (depth, columns, width) = (conv.in_channels, conv.out_channels, columns_per_tile(isa));
-    let points = POINTS * POINTS;
     let tiles = tiles(&conv.inputs, &conv.outputs, conv.window.padding, POINTS - 2);
+    let panels = conv.out_channels.div_ceil(columns_per_tile(isa));
+    // As in a forward pass, what a thread needs it transforms by itself: x anew for each of the shares.
+    let shares: Vec<_> = even_ranges(panels, panels.div_ceil(rayon::current_num_threads())).collect();
+    shares.into_par_iter().with_max_len(1).for_each(|panels| {
+        // SAFETY: these panels of dw are this job's alone; for the rest the caller vouches.
+        unsafe { weight_gradient_of_panels::<POINTS>(isa, conv, &tiles, x, dz, panels, scale, dw) };
+    });
+}
+
+/// # Safety
+/// As [`weight_gradient`], for these panels of `dw`.
+#[allow(clippy::too_many_arguments)]
+unsafe fn weight_gradient_of_panels<const POINTS: usize>(
+    isa: Isa,
+    conv: &Conv2d,
+    tiles: &[Tile],
+    x: &[f32],
+    dz: &[f32],
+    panels: Range<usize>,
+    scale: Option<&[f32]>,
+    dw: Target,
+) {
+    let (depth, all_columns, width) = (conv.in_channels, conv.out_channels, columns_per_tile(isa));
+    let columns = panels.start * width..all_columns.min(panels.end * width);
+    let points = POINTS * POINTS;
     let (x, dz) = (Source::from(x), Source::from(dz));
-    let zeros = vec![0.0; depth.max(columns)];
+    let zeros = vec![0.0; depth.max(columns.len())];
     let zeros = Source::from(&*zeros);
 
-    let columns_stride = columns.next_multiple_of(width);
+    let columns_stride = panels.len() * width;
     let most = tiles.len().min(WEIGHT_GRADIENT_TILES);
     let v_rows = Points::new(most, depth.next_multiple_of(isa.lanes()) + 16);
     let d_rows = Points::new(most, columns_stride + 16);
@@ -497,7 +567,17 @@ pub(super) unsafe fn weight_gradient<const POINTS: usize>(
             // caller vouches for x and dz.
             unsafe {
                 input_tile::<POINTS>(isa, x, depth, zeros, tile, v, v_rows.at(0, t), v_rows.per_point);
-                gradient_tile::<POINTS>(isa, dz, columns, zeros, tile, d, d_rows.at(0, t), d_rows.per_point);
+                gradient_tile::<POINTS>(
+                    isa,
+                    dz,
+                    columns.clone(),
+                    all_columns,
+                    zeros,
+                    tile,
+                    d,
+                    d_rows.at(0, t),
+                    d_rows.per_point,
+                );
             }
         });
         // SAFETY: V and D are complete, and nothing writes to them until the jobs below are done.
@@ -540,7 +620,7 @@ pub(super) unsafe fn weight_gradient<const POINTS: usize>(
     }
     // SAFETY: dU is complete.
     let u = unsafe { u.as_source() };
-    let scale = scale.map(Source::from);
+    let scale = scale.map(|scale| Source::from(&scale[columns.clone()]));
     (0..depth).into_par_iter().with_min_len(8).for_each(|channel| {
         // SAFETY: dU has this row at each point; the rows of `dw` are this job's alone; the caller vouches
         // for dw and `scale`.
@@ -551,11 +631,11 @@ pub(super) unsafe fn weight_gradient<const POINTS: usize>(
                 u,
                 from,
                 u_rows.per_point,
-                columns,
+                columns.len(),
                 scale,
                 dw,
-                channel * columns,
-                depth * columns,
+                channel * all_columns + columns.start,
+                depth * all_columns,
             );
         }
     });

@@ -20,8 +20,8 @@ pub(super) struct Lattice {
     pub(super) source: Plane,
     /// Offset of each tap in the source, `(y, x)`, and its index in the weights.
     pub(super) taps: Vec<Tap>,
-    /// Where this lattice's panels start in the packed weights.
-    pub(super) panels_at: usize,
+    /// Of lattices of other classes, whose weights are packed before this one's.
+    pub(super) taps_before: usize,
 }
 
 /// One side of a lattice: images of `height × width` pixels from pixel `first` on; position `q`
@@ -108,13 +108,13 @@ fn forward_lattices(conv: &Conv2d) -> Vec<Lattice> {
                 origin: (0, 0),
             },
             taps: taps.clone(),
-            panels_at: 0,
+            taps_before: 0,
         })
         .collect()
 }
 
 /// The lattices of the input gradient: per class of input pixels modulo the stride, per grid.
-pub(super) fn backward_lattices(conv: &Conv2d, panel_floats_per_tap: usize) -> Vec<Lattice> {
+pub(super) fn backward_lattices(conv: &Conv2d) -> Vec<Lattice> {
     let window = conv.window;
     let stride = window.stride as isize;
     // Along one axis, the taps that pixels of class `class` see: those whose output position
@@ -129,7 +129,7 @@ pub(super) fn backward_lattices(conv: &Conv2d, panel_floats_per_tap: usize) -> V
     // A stride larger than the images has classes that no pixel is in.
     let classes =
         |size: fn(&Grid) -> usize| 0..conv.inputs.iter().map(size).max().unwrap_or(0).min(window.stride);
-    let mut panels_at = 0;
+    let mut taps_before = 0;
     let mut lattices = Vec::new();
     for class_y in classes(|grid| grid.height) {
         for class_x in classes(|grid| grid.width) {
@@ -164,10 +164,10 @@ pub(super) fn backward_lattices(conv: &Conv2d, panel_floats_per_tap: usize) -> V
                         origin: (0, 0),
                     },
                     taps: taps.clone(),
-                    panels_at,
+                    taps_before,
                 }
             }));
-            panels_at += taps.len() * panel_floats_per_tap;
+            taps_before += taps.len();
         }
     }
     lattices
@@ -279,7 +279,7 @@ mod tests {
     fn a_walk_visits_what_its_steps_would() {
         let conv = Conv2d::new(vec![Grid::new(3, 5, 7), Grid::new(3, 2, 1)], 4, 4, Window::new(3, 2, 1));
         let conv = conv.expect("shapes fit");
-        for lattice in forward_lattices(&conv).iter().chain(&backward_lattices(&conv, 16)) {
+        for lattice in forward_lattices(&conv).iter().chain(&backward_lattices(&conv)) {
             let positions = lattice.positions.pixels();
             for start in 0..positions {
                 for end in start..=positions {

@@ -227,15 +227,24 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// Writes a tile's `A dY Aᵀ` to row `to` of each point of D, channels rounded up to whole panels.
+    /// Writes the channels `channels` of a tile's `A dY Aᵀ` to row `to` of each point of D, rounded up to whole panels.
     ///
     /// # Safety
-    /// `dz` must have `channels` floats per pixel of the tile's output, and `zeros` as many; D must have
+    /// `dz` must have `all_channels` floats per pixel of the tile's output, and `zeros` as many as `channels`; D must have
     /// that row at each point, `per_point` apart, used by no other job.
     pub(super) unsafe fn gradient_tile<S, const POINTS: usize>(
-        s, dz: Source, channels: usize, zeros: Source, tile: &Tile, d: Target, to: usize, per_point: usize,
+        s,
+        dz: Source,
+        channels: std::ops::Range<usize>,
+        all_channels: usize,
+        zeros: Source,
+        tile: &Tile,
+        d: Target,
+        to: usize,
+        per_point: usize,
     ) {
         let size = POINTS - 2;
+        let (from, channels) = (channels.start, channels.len());
         // SAFETY: the tile's pixels are inside its output, and what is read of `between` was set before; for the rest the
         // caller vouches.
         unsafe {
@@ -243,7 +252,8 @@ simd_fn! {
             let (first, rows, columns) = tile.outputs();
             for (row, pixels) in pixels.iter_mut().enumerate().take(size.min(rows)) {
                 for (column, address) in pixels.iter_mut().enumerate().take(size.min(columns)) {
-                    *address = dz.at((first + row * tile.output.width + column) * channels, channels);
+                    let pixel = first + row * tile.output.width + column;
+                    *address = dz.at(pixel * all_channels + from, channels);
                 }
             }
             // D's rows are whole panels, of two vectors each: the last may be all zero.
