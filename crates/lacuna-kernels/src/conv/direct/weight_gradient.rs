@@ -16,6 +16,12 @@ const PIXELS_AT_A_TIME: usize = 192;
 /// As many, if that is all of them: then the weight gradient is written once and not read back.
 const ALL_PIXELS_AT_A_TIME: usize = 256;
 
+/// Channels beyond which the rows of a block are packed: they are so far apart that caches have too few places for a line of
+/// each, and the narrower the tiles, the more often it is read. 1024 with AVX-512, 256 with AVX2.
+fn most_channels_in_place(isa: Isa) -> usize {
+    4 * isa.lanes() * isa.lanes()
+}
+
 /// A weight gradient of at most this many elements is summed in parts, by pixels; a larger one is
 /// shared out by rows.
 const SPLIT_PIXELS_BELOW: usize = 1 << 16;
@@ -37,6 +43,8 @@ pub(in crate::conv) unsafe fn weight_gradient(
     let pixels = crate::conv::pixels(&conv.outputs);
     let n_rows = lattices[0].taps.len() * rows.depth;
     let scale = scale.map(Source::from);
+    let plain = conv.window.kernel == 1 && conv.window.stride == 1 && conv.window.padding == 0;
+    let product = OuterProduct { isa, lattices: &lattices, rows, plain, dz, columns };
 
     let parts = (pixels / 512).min(16);
     if parts >= 4 && n_rows * columns <= SPLIT_PIXELS_BELOW {
@@ -49,9 +57,7 @@ pub(in crate::conv) unsafe fn weight_gradient(
         partial.par_chunks_exact_mut(len).enumerate().for_each(|(part, sum)| {
             let range = part * pixels / parts..(part + 1) * pixels / parts;
             // SAFETY: the part's sum has a row for each of the groups; for x and dz the caller vouches.
-            unsafe {
-                add_outer_products(isa, &lattices, rows, dz, columns, range, &groups, None, sum.into());
-            }
+            unsafe { product.add(range, &groups, None, sum.into()) };
         });
         let partial = Source::from(&*partial);
         (0..n_rows).into_par_iter().with_min_len(16).for_each(|row| {
@@ -63,7 +69,7 @@ pub(in crate::conv) unsafe fn weight_gradient(
         let share = groups.len().div_ceil(rayon::current_num_threads());
         groups.par_chunks(share).for_each(|groups| {
             // SAFETY: these rows of dw are this job's alone; for all tensors the caller vouches.
-            unsafe { add_outer_products(isa, &lattices, rows, dz, columns, 0..pixels, groups, scale, dw) };
+            unsafe { product.add(0..pixels, groups, scale, dw) };
         });
     }
 }
@@ -88,100 +94,134 @@ fn row_groups(isa: Isa, taps: usize, depth: usize) -> Vec<RowGroup> {
         .collect()
 }
 
-/// `out[tap, c] = scale · Σ_{p in pixels} x[p + tap][c] · dz[p]` for the rows of `groups`; `out` is
-/// `[taps · depth, columns]`.
-///
-/// # Safety
-/// `rows` must hold every pixel of the lattices' sources, `dz` `columns` floats for each of `pixels`,
-/// `scale` as many; `out` must have the rows of `groups`, used by no other job.
-#[allow(clippy::too_many_arguments)]
-unsafe fn add_outer_products(
+/// The operands of `dw`.
+struct OuterProduct<'a> {
     isa: Isa,
-    lattices: &[Lattice],
-    rows: Rows,
-    dz: Source,
+    lattices: &'a [Lattice],
+    rows: Rows<'a>,
+    /// Whether an output pixel sees the input pixel of the same number, and no other (1×1, stride 1).
+    plain: bool,
+    dz: Source<'a>,
     columns: usize,
-    pixels: Range<usize>,
-    groups: &[RowGroup],
-    scale: Option<Source>,
-    out: Target,
-) {
-    let width = columns_per_tile(isa);
-    let panels = columns.div_ceil(width);
-    let most = if pixels.len() <= ALL_PIXELS_AT_A_TIME { ALL_PIXELS_AT_A_TIME } else { PIXELS_AT_A_TIME };
-    let mut gradients = Scratch::take(panels * most * width);
-    // Rows of whole vectors, which are stored faster than parts of them.
-    let channels_stride = rows_per_tile(isa).next_multiple_of(isa.lanes());
-    let mut channels = Scratch::take(most * channels_stride);
-    let zeros = vec![0.0; rows.depth];
-    let zero = RowAddress(zeros.as_ptr());
-    let n_taps = lattices[0].taps.len();
-    let mut addresses = vec![zero; n_taps * most];
+}
 
-    let blocks = lattices.iter().flat_map(|lattice| {
-        let first = lattice.out.first;
-        let grid = first..first + lattice.positions.pixels();
-        let wanted = pixels.start.max(grid.start)..pixels.end.min(grid.end);
-        even_ranges(wanted.len(), most)
-            .map(move |block| (lattice, wanted.start + block.start..wanted.start + block.end))
-    });
-    let blocks: Vec<_> = blocks.collect();
-    let mut add = |out: Target| {
-        for (i, (lattice, block)) in blocks.iter().enumerate() {
-            let depth = block.len();
-            // SAFETY: `dz` has these pixels, as the caller vouches.
-            unsafe { pack_gradients(isa, dz, block.clone(), columns, gradients.floats()) };
+/// Rows `stride` apart, from `at` on, of an operand of the inner kernel.
+#[derive(Clone, Copy)]
+struct Operand<'a> {
+    floats: Source<'a>,
+    at: usize,
+    stride: usize,
+}
+
+impl OuterProduct<'_> {
+    /// `out[tap, c] = scale · Σ_{p in pixels} x[p + tap][c] · dz[p]` for the rows of `groups`; `out` is
+    /// `[taps · depth, columns]`. Operands are packed unless their rows lie evenly and near to one another.
+    ///
+    /// # Safety
+    /// `rows` must hold every pixel of the lattices' sources, `dz` `columns` floats for each of `pixels`,
+    /// `scale` as many; `out` must have the rows of `groups`, used by no other job.
+    unsafe fn add(&self, pixels: Range<usize>, groups: &[RowGroup], scale: Option<Source>, out: Target) {
+        let &Self { isa, lattices, rows, plain, dz, columns } = self;
+        let width = columns_per_tile(isa);
+        let panels = columns.div_ceil(width);
+        // Two lines of each pixel.
+        let gradients_in_place = columns.is_multiple_of(width) && 2 * columns <= most_channels_in_place(isa);
+        let channels_in_place = plain && rows.depth <= most_channels_in_place(isa);
+        let most = if pixels.len() <= ALL_PIXELS_AT_A_TIME { ALL_PIXELS_AT_A_TIME } else { PIXELS_AT_A_TIME };
+        let mut gradients = Scratch::take(if gradients_in_place { 0 } else { panels * most * width });
+        // Rows of whole vectors, which are stored faster than parts of them.
+        let channels_stride = rows_per_tile(isa).next_multiple_of(isa.lanes());
+        let mut channels = Scratch::take(if channels_in_place { 0 } else { most * channels_stride });
+        let zeros = vec![0.0; rows.depth];
+        let zero = RowAddress(zeros.as_ptr());
+        let n_taps = lattices[0].taps.len();
+        let mut addresses = vec![zero; if channels_in_place { 0 } else { n_taps * most }];
+
+        let blocks = lattices.iter().flat_map(|lattice| {
             let first = lattice.out.first;
-            let positions = block.start - first..block.end - first;
-            addresses.fill(zero);
-            lattice.visit(positions.clone(), |row, _, tap, source_pixel| {
-                if let Some(pixel) = source_pixel {
-                    addresses[tap * most + row] = rows.of(pixel);
+            let grid = first..first + lattice.positions.pixels();
+            let wanted = pixels.start.max(grid.start)..pixels.end.min(grid.end);
+            even_ranges(wanted.len(), most)
+                .map(move |block| (lattice, wanted.start + block.start..wanted.start + block.end))
+        });
+        let blocks: Vec<_> = blocks.collect();
+        let mut add = |out: Target| {
+            for (i, (lattice, block)) in blocks.iter().enumerate() {
+                let depth = block.len();
+                let positions = block.start - lattice.out.first..block.end - lattice.out.first;
+                if !gradients_in_place {
+                    // SAFETY: `dz` has these pixels, as the caller vouches.
+                    unsafe { pack_gradients(isa, dz, block.clone(), columns, gradients.floats()) };
                 }
-            });
-            // Each operand is fetched ahead by a share of the tiles that is like its share of the floats.
-            let tiles = groups.len() * panels;
-            let tiles_for_x = (tiles * rows.depth).div_ceil(rows.depth + columns);
-            let tiles_for_dz = (tiles - tiles_for_x).max(1);
-            let next = next_positions(lattice, positions);
-            let next_gradients = block.end..pixels.end.min(block.end + depth);
-            let row = |position| rows.near(lattice, position);
-            // SAFETY: `dz` has these pixels, as the caller vouches.
-            let gradient = |pixel| RowAddress(unsafe { dz.at(pixel * columns, columns) });
-            let mut ahead = Ahead::shared_out(next, row, rows.depth, tiles_for_x, depth)
-                .chain(Ahead::shared_out(next_gradients, gradient, columns, tiles_for_dz, depth));
-            for group in groups {
-                let from = &addresses[group.tap * most..][..depth];
-                // SAFETY: each address has `rows.depth` readable floats, which the group is within.
-                unsafe {
-                    let wanted = group.first..group.first + group.rows;
-                    pack_channels(isa, from, rows.depth, wanted, channels.floats(), channels_stride);
+                if !channels_in_place {
+                    addresses.fill(zero);
+                    lattice.visit(positions.clone(), |row, _, tap, source_pixel| {
+                        if let Some(pixel) = source_pixel {
+                            addresses[tap * most + row] = rows.of(pixel);
+                        }
+                    });
                 }
-                for panel in 0..panels {
-                    let tile = ColumnTile {
-                        a: (&*channels.floats()).into(),
-                        a_at: 0,
-                        a_stride: channels_stride,
-                        b: (&*gradients.floats()).into(),
-                        b_at: panel * depth * width,
-                        b_stride: width,
-                        depth,
-                        ahead: ahead.next().unwrap_or(Ahead::NOTHING),
-                        out,
-                        out_at: (group.tap * rows.depth + group.first) * columns + panel * width,
-                        out_stride: columns,
-                        columns: width.min(columns - panel * width),
-                        accumulate: i > 0,
-                        scale: scale.filter(|_| i + 1 == blocks.len()).map(|scale| (scale, panel * width)),
+                let packed = Source::from(&*gradients.floats());
+                let gradients = |panel: usize| {
+                    if gradients_in_place {
+                        Operand { floats: dz, at: block.start * columns + panel * width, stride: columns }
+                    } else {
+                        Operand { floats: packed, at: panel * depth * width, stride: width }
+                    }
+                };
+                // Each operand is fetched ahead by a share of the tiles that is like its share of the floats.
+                let tiles = groups.len() * panels;
+                let tiles_for_x = (tiles * rows.depth).div_ceil(rows.depth + columns);
+                let tiles_for_dz = (tiles - tiles_for_x).max(1);
+                let next = next_positions(lattice, positions);
+                let next_gradients = block.end..pixels.end.min(block.end + depth);
+                let row = |position| rows.near(lattice, position);
+                // SAFETY: `dz` has these pixels, as the caller vouches.
+                let gradient = |pixel| RowAddress(unsafe { dz.at(pixel * columns, columns) });
+                let mut ahead = Ahead::shared_out(next, row, rows.depth, tiles_for_x, depth)
+                    .chain(Ahead::shared_out(next_gradients, gradient, columns, tiles_for_dz, depth));
+                for group in groups {
+                    let a = if channels_in_place {
+                        let at = block.start * rows.depth + group.first;
+                        Operand { floats: rows.floats, at, stride: rows.depth }
+                    } else {
+                        let from = &addresses[group.tap * most..][..depth];
+                        let wanted = group.first..group.first + group.rows;
+                        // SAFETY: each address has `rows.depth` readable floats, which the group is within.
+                        unsafe {
+                            pack_channels(isa, from, rows.depth, wanted, channels.floats(), channels_stride);
+                        }
+                        Operand { floats: (&*channels.floats()).into(), at: 0, stride: channels_stride }
                     };
-                    // SAFETY: both operands were packed above; the group's rows are this job's alone, and
-                    // in `out`, as the caller vouches.
-                    unsafe { column_tile(isa, group.rows, &tile) };
+                    for panel in 0..panels {
+                        let b = gradients(panel);
+                        let tile = ColumnTile {
+                            a: a.floats,
+                            a_at: a.at,
+                            a_stride: a.stride,
+                            b: b.floats,
+                            b_at: b.at,
+                            b_stride: b.stride,
+                            depth,
+                            ahead: ahead.next().unwrap_or(Ahead::NOTHING),
+                            out,
+                            out_at: (group.tap * rows.depth + group.first) * columns + panel * width,
+                            out_stride: columns,
+                            columns: width.min(columns - panel * width),
+                            accumulate: i > 0,
+                            scale: scale
+                                .filter(|_| i + 1 == blocks.len())
+                                .map(|scale| (scale, panel * width)),
+                        };
+                        // SAFETY: both operands have these rows; the group's rows are this job's alone, and in
+                        // `out`, as the caller vouches.
+                        unsafe { column_tile(isa, group.rows, &tile) };
+                    }
                 }
             }
-        }
-    };
-    if blocks.len() == 1 { out.streamed(isa, add) } else { add(out) }
+        };
+        if blocks.len() == 1 { out.streamed(isa, add) } else { add(out) }
+    }
 }
 
 simd_fn! {
