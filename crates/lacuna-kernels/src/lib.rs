@@ -23,7 +23,7 @@ mod simd;
 mod upsample;
 
 pub use affine::relu_gradient;
-pub use conv::{Algorithm, Conv2d, DepthwiseConv2d, Epilogue, Pass};
+pub use conv::{Algorithm, Conv2d, DepthwiseConv2d, Epilogue};
 pub use focal::{FocalLoss, FocalResult};
 pub use norm::{NormGradients, Normalize, Normalized, Statistics};
 pub use optim::{Average, Sgd, SgdParameter, ema, sum_of_squares};

@@ -6,7 +6,7 @@
 mod common;
 
 use common::{Reference, assert_close_sums, cases, finish, numbers, on_threads};
-use lacuna_kernels::{Algorithm, Conv2d, Epilogue, Grid, Isa, Pass, Window};
+use lacuna_kernels::{Algorithm, Conv2d, Epilogue, Grid, Isa, Window};
 use proptest::prelude::*;
 
 /// Of the largest output, which random numbers make large enough; `winograd_error.rs` has the bound that
@@ -132,7 +132,7 @@ fn large_enough_for_every_way_of_sharing_out_work() {
     for (grid, in_channels, out_channels, window) in cases {
         let reference = Reference { inputs: vec![grid], in_channels, out_channels, window };
         let conv = Conv2d::new(vec![grid], in_channels, out_channels, window).unwrap();
-        check(&reference, conv.algorithm(Pass::Forward), Isa::best(), 3);
+        check(&reference, conv.algorithm(), Isa::best(), 3);
     }
 }
 

@@ -54,14 +54,6 @@ pub enum Algorithm {
     Direct,
 }
 
-/// The three passes of training.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pass {
-    Forward,
-    InputGradient,
-    WeightGradient,
-}
-
 impl Conv2d {
     /// A convolution over one grid of images, or over several (the levels of a pyramid).
     pub fn new(
@@ -94,20 +86,16 @@ impl Conv2d {
         &self.outputs
     }
 
-    /// The algorithm of a pass, from measurements (docs/PERFORMANCE.md). Dense 3×3 windows of stride 1
+    /// The algorithm of all three passes, from measurements (docs/PERFORMANCE.md). Dense 3×3 windows of stride 1
     /// with at least 16 channels on both sides:
     ///
-    /// | pass                | 4×4 output tiles | C·K    | algorithm   |
-    /// |---------------------|------------------|--------|-------------|
-    /// | forward, dx         | ≥ 16             | any    | `Winograd4` |
-    /// | forward, dx         | fewer            | any    | `Winograd2` |
-    /// | dw                  | ≥ 48             | any    | `Winograd4` |
-    /// | dw                  | 16..48           | ≤ 256² | `Winograd2` |
-    /// | dw                  | otherwise        |        | `Direct`    |
+    /// | 4×4 output tiles | algorithm   |
+    /// |------------------|-------------|
+    /// | ≥ 16             | `Winograd4` |
+    /// | fewer            | `Winograd2` |
     ///
     /// Everything else is `Direct`. With few tiles the transforms of the weights outweigh the saved
-    /// products; those of the weight gradient, which are written to memory and read back, do so
-    /// sooner. Below 16 channels a vector register would be half empty.
+    /// products. Below 16 channels a vector register would be half empty.
     ///
     /// The rounding error of an output is held to `c · ε · Σ max_tile|d| · Σ|g|`: for each product of a
     /// tile and a window that is summed (over channels; for dw over tiles), the tile's largest input
@@ -120,21 +108,14 @@ impl Conv2d {
     ///
     /// An input that is not finite spoils all outputs of the tiles that see it, not just those whose
     /// window does; outputs of other tiles stay as they are.
-    pub fn algorithm(&self, pass: Pass) -> Algorithm {
+    pub fn algorithm(&self) -> Algorithm {
         let narrow = self.in_channels.min(self.out_channels) < 16;
-        if narrow || !self.has_minimal_filtering() {
-            return Algorithm::Direct;
-        }
         let tiles: usize =
             self.outputs.iter().map(|g| g.batch * g.height.div_ceil(4) * g.width.div_ceil(4)).sum();
-        match pass {
-            Pass::Forward | Pass::InputGradient if tiles >= 16 => Algorithm::Winograd4,
-            Pass::Forward | Pass::InputGradient => Algorithm::Winograd2,
-            Pass::WeightGradient if tiles >= 48 => Algorithm::Winograd4,
-            Pass::WeightGradient if tiles >= 16 && self.in_channels * self.out_channels <= 256 * 256 => {
-                Algorithm::Winograd2
-            }
-            Pass::WeightGradient => Algorithm::Direct,
+        match tiles {
+            _ if narrow || !self.has_minimal_filtering() => Algorithm::Direct,
+            16.. => Algorithm::Winograd4,
+            _ => Algorithm::Winograd2,
         }
     }
 
@@ -146,7 +127,7 @@ impl Conv2d {
         w: &[f32],
         epilogue: &Epilogue,
     ) -> Result<Vec<f32>, ShapeError> {
-        self.forward_by(self.algorithm(Pass::Forward), isa, x, w, epilogue)
+        self.forward_by(self.algorithm(), isa, x, w, epilogue)
     }
 
     /// The gradient of `x`: `dx = (scale[k] · dz) ∗ᵀ w`, where `dz` is the gradient of the value under
@@ -158,7 +139,7 @@ impl Conv2d {
         w: &[f32],
         scale: Option<&[f32]>,
     ) -> Result<Vec<f32>, ShapeError> {
-        self.input_gradient_by(self.algorithm(Pass::InputGradient), isa, dz, w, scale)
+        self.input_gradient_by(self.algorithm(), isa, dz, w, scale)
     }
 
     /// The gradient of `w [kernel, kernel, C, K]`: `dw = scale[k] · Σ_pixels xᵀ dz`.
@@ -169,7 +150,7 @@ impl Conv2d {
         dz: &[f32],
         scale: Option<&[f32]>,
     ) -> Result<Vec<f32>, ShapeError> {
-        self.weight_gradient_by(self.algorithm(Pass::WeightGradient), isa, x, dz, scale)
+        self.weight_gradient_by(self.algorithm(), isa, x, dz, scale)
     }
 
     /// [`Conv2d::forward`] by a given algorithm. `Winograd4` and `Winograd2` need a dense 3×3 window

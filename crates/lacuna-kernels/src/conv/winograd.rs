@@ -61,6 +61,11 @@ fn blocks(tiles: usize, threads: usize) -> usize {
 /// Tiles transformed at a time for the weight gradient.
 const WEIGHT_GRADIENT_TILES: usize = 128;
 
+/// Tiles up to which a weight gradient is made a tile of the inner kernel at a time, at all points: there are few products
+/// for each sum, which would take longer to store and to read back. With more tiles, it is made point by point, which reads
+/// the transformed input and gradient from nearer caches.
+const TRANSFORMED_AT_ONCE: usize = 64;
+
 /// Matrices, one per point. Points and rows are an odd number of cache lines apart, so that they do not
 /// fall into the same cache sets.
 #[derive(Clone, Copy)]
@@ -552,36 +557,88 @@ unsafe fn weight_gradient_of_panels<const POINTS: usize>(
     let most = tiles.len().min(WEIGHT_GRADIENT_TILES);
     let v_rows = Points::new(most, depth.next_multiple_of(isa.lanes()) + 16);
     let d_rows = Points::new(most, columns_stride + 16);
-    let u_rows = Points::new(depth, columns_stride);
-    let mut scratch = Scratch::take(v_rows.len(points) + d_rows.len(points) + u_rows.len(points));
-    let (v, rest) = scratch.floats().split_at_mut(v_rows.len(points));
-    let (d, u) = rest.split_at_mut(d_rows.len(points));
-    let (v, d, u) = (Target::from(v), Target::from(d), Target::from(u));
-
-    // Blocks of tiles in order, so that each sum is the same for any number of threads.
-    for block in even_ranges(tiles.len(), most) {
-        let first = block.start == 0;
-        let tiles = &tiles[block];
+    let mut scratch = Scratch::take(v_rows.len(points) + d_rows.len(points));
+    let (v, d) = scratch.floats().split_at_mut(v_rows.len(points));
+    let (v, d) = (Target::from(v), Target::from(d));
+    let transform = |tiles: &[Tile]| {
         tiles.par_iter().enumerate().with_min_len(4).for_each(|(t, tile)| {
+            let (v_at, d_at) = (v_rows.at(0, t), d_rows.at(0, t));
+            let (v_per_point, d_per_point, columns) = (v_rows.per_point, d_rows.per_point, columns.clone());
             // SAFETY: V and D have a row per tile at each point; this tile's are this job's alone; the
             // caller vouches for x and dz.
             unsafe {
-                input_tile::<POINTS>(isa, x, depth, zeros, tile, v, v_rows.at(0, t), v_rows.per_point);
-                gradient_tile::<POINTS>(
-                    isa,
-                    dz,
-                    columns.clone(),
-                    all_columns,
-                    zeros,
-                    tile,
-                    d,
-                    d_rows.at(0, t),
-                    d_rows.per_point,
-                );
+                input_tile::<POINTS>(isa, x, depth, zeros, tile, v, v_at, v_per_point);
+                gradient_tile::<POINTS>(isa, dz, columns, all_columns, zeros, tile, d, d_at, d_per_point);
             }
         });
-        // SAFETY: V and D are complete, and nothing writes to them until the jobs below are done.
-        let (v, d) = unsafe { (v.as_source(), d.as_source()) };
+        // SAFETY: V and D are complete, and are not written to until these are no longer used.
+        unsafe { (v.as_source(), d.as_source()) }
+    };
+    // `dU (+)= Vᵀ D` at a point, of some channels and a panel from `panel_at` on.
+    let multiply =
+        |(v, d): (Source, Source), tiles: usize, point, channels: &Range<usize>, panel_at, to: Sums| {
+            let tile = ColumnTile {
+                a: v,
+                a_at: v_rows.at(point, 0) + channels.start,
+                a_stride: v_rows.stride,
+                b: d,
+                b_at: d_rows.at(point, 0) + panel_at,
+                b_stride: d_rows.stride,
+                depth: tiles,
+                ahead: to.ahead,
+                out: to.u,
+                out_at: to.at,
+                out_stride: to.stride,
+                columns: width,
+                accumulate: to.accumulate,
+                scale: None,
+            };
+            // SAFETY: V and D have a row for each of the tiles; the sums are the caller's alone.
+            unsafe { column_tile(isa, channels.len(), &tile) };
+        };
+    // Transforms a row of dU back, of the columns from `first` on.
+    let finish = |u: Source, u_at: usize, per_point: usize, channel: usize, columns: Range<usize>| {
+        let scale = scale.map(|scale| Source::from(&scale[columns.clone()]));
+        let (to, per_tap) = (channel * all_columns + columns.start, depth * all_columns);
+        // SAFETY: dU is complete, and has this row at each point; these columns of the rows of `dw` are the caller's alone.
+        unsafe {
+            weight_gradient_rows::<POINTS>(isa, u, u_at, per_point, columns.len(), scale, dw, to, per_tap);
+        }
+    };
+
+    if tiles.len() <= TRANSFORMED_AT_ONCE {
+        // A tile of dU is transformed back at all points while it is in the nearest cache.
+        let operands = transform(tiles);
+        let jobs = (0..panels.len())
+            .flat_map(|panel| even_ranges(depth, rows_per_tile(isa)).map(move |channels| (panel, channels)));
+        let jobs: Vec<(usize, Range<usize>)> = jobs.collect();
+        jobs.into_par_iter().for_each(|(panel, channels)| {
+            let u_rows = Points::new(channels.len(), width);
+            let mut sums = Scratch::take(u_rows.len(points));
+            let u = Target::from(sums.floats());
+            for point in 0..points {
+                let (at, stride) = (u_rows.at(point, 0), u_rows.stride);
+                let to = Sums { u, at, stride, accumulate: false, ahead: Ahead::NOTHING };
+                multiply(operands, tiles.len(), point, &channels, panel * width, to);
+            }
+            let first = columns.start + panel * width;
+            for (row, channel) in channels.enumerate() {
+                let columns = first..columns.end.min(first + width);
+                // SAFETY: this tile of dU is complete.
+                finish(unsafe { u.as_source() }, u_rows.at(0, row), u_rows.per_point, channel, columns);
+            }
+        });
+        return;
+    }
+
+    let u_rows = Points::new(depth, columns_stride);
+    let mut sums = Scratch::take(u_rows.len(points));
+    let u = Target::from(sums.floats());
+    // Blocks of tiles in order, so that each sum is the same for any number of threads.
+    for block in even_ranges(tiles.len(), most) {
+        let accumulate = block.start > 0;
+        let tiles = &tiles[block];
+        let (v, d) = transform(tiles);
         (0..points).into_par_iter().with_max_len(1).for_each(|point| {
             let next = 0..if point + 1 < points { 2 * tiles.len() } else { 0 };
             let row = |i: usize| {
@@ -591,54 +648,33 @@ unsafe fn weight_gradient_of_panels<const POINTS: usize>(
                 // SAFETY: both have a row per tile at each point.
                 RowAddress(unsafe { from.at(at, 1) })
             };
-            let n_tiles = columns_stride / width * depth.div_ceil(rows_per_tile(isa));
+            let n_tiles = panels.len() * depth.div_ceil(rows_per_tile(isa));
             let floats = v_rows.stride.max(d_rows.stride);
             let mut ahead = Ahead::shared_out(next, row, floats, n_tiles, tiles.len());
-            for panel in (0..columns_stride).step_by(width) {
+            for panel_at in (0..columns_stride).step_by(width) {
                 for channels in even_ranges(depth, rows_per_tile(isa)) {
-                    let tile = ColumnTile {
-                        a: v,
-                        a_at: v_rows.at(point, 0) + channels.start,
-                        a_stride: v_rows.stride,
-                        b: d,
-                        b_at: d_rows.at(point, 0) + panel,
-                        b_stride: d_rows.stride,
-                        depth: tiles.len(),
-                        ahead: ahead.next().unwrap_or(Ahead::NOTHING),
-                        out: u,
-                        out_at: u_rows.at(point, channels.start) + panel,
-                        out_stride: u_rows.stride,
-                        columns: width,
-                        accumulate: !first,
-                        scale: None,
-                    };
-                    // SAFETY: V and D are complete; this point's matrix is this job's alone.
-                    unsafe { column_tile(isa, channels.len(), &tile) };
+                    let (at, stride) = (u_rows.at(point, channels.start) + panel_at, u_rows.stride);
+                    let ahead = ahead.next().unwrap_or(Ahead::NOTHING);
+                    let to = Sums { u, at, stride, accumulate, ahead };
+                    multiply((v, d), tiles.len(), point, &channels, panel_at, to);
                 }
             }
         });
     }
     // SAFETY: dU is complete.
     let u = unsafe { u.as_source() };
-    let scale = scale.map(|scale| Source::from(&scale[columns.clone()]));
     (0..depth).into_par_iter().with_min_len(8).for_each(|channel| {
-        // SAFETY: dU has this row at each point; the rows of `dw` are this job's alone; the caller vouches
-        // for dw and `scale`.
-        unsafe {
-            let from = u_rows.at(0, channel);
-            weight_gradient_rows::<POINTS>(
-                isa,
-                u,
-                from,
-                u_rows.per_point,
-                columns.len(),
-                scale,
-                dw,
-                channel * all_columns + columns.start,
-                depth * all_columns,
-            );
-        }
+        finish(u, u_rows.at(0, channel), u_rows.per_point, channel, columns.clone());
     });
+}
+
+/// Where a tile of dU goes.
+struct Sums<'a> {
+    u: Target<'a>,
+    at: usize,
+    stride: usize,
+    accumulate: bool,
+    ahead: Ahead,
 }
 
 #[cfg(test)]
