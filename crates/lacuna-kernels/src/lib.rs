@@ -19,6 +19,7 @@ mod pool;
 mod recycle;
 mod roi_align;
 mod shape;
+mod share;
 mod simd;
 mod upsample;
 

@@ -10,8 +10,6 @@ mod weight_gradient;
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use self::lattice::{Lattice, Rows, Tap, backward_lattices, next_positions, rows_of_input};
 pub(super) use self::lattice::{padded, reads_a_padded_copy};
 pub(super) use self::weight_gradient::weight_gradient;
@@ -21,6 +19,7 @@ use crate::gemm::{
     Ahead, Finish, MAX_ROWS, RowAddress, RowTile, columns_per_tile, even_ranges, row_tile, rows_per_tile,
 };
 use crate::memory::{Scratch, Source, Target};
+use crate::share;
 use crate::simd::{Isa, simd_fn};
 
 /// Output pixels per job: enough to reuse a panel of weights from cache, few enough that their
@@ -94,8 +93,7 @@ unsafe fn multiply(
     let zeros = vec![0.0; rows.depth];
     let zero = RowAddress(zeros.as_ptr());
     let columns = weights.columns();
-    shares(isa, lattices, weights).into_par_iter().with_max_len(1).for_each(|share| {
-        let Share { panels, positions: (part, parts) } = share;
+    share::at_once(shares(isa, lattices, weights), |Share { panels, positions: (part, parts) }, threads| {
         let mut packed = pack(isa, weights, lattices, rows.depth, panels.clone());
         let packed = Source::from(&*packed.floats());
         let product = Product { isa, rows, zero, packed, panels: panels.clone(), columns, finish };
@@ -105,8 +103,7 @@ unsafe fn multiply(
             even_ranges(end - first, BLOCK_PIXELS)
                 .map(move |block| (lattice, first + block.start..first + block.end))
         });
-        let blocks: Vec<_> = blocks.collect();
-        blocks.into_par_iter().with_max_len(1).for_each(|(lattice, positions)| {
+        share::within(threads, blocks, |(lattice, positions)| {
             // SAFETY: the caller vouches for all operands; these positions and panels are this job's alone.
             out.streamed(isa, |out| unsafe {
                 if lattice.taps.is_empty() {
@@ -119,8 +116,7 @@ unsafe fn multiply(
     });
 }
 
-/// What one thread computes with weights that it packs by itself: reading what another core has just written takes
-/// longer. A thread without a share of its own helps another.
+/// What is computed with weights that are packed for it.
 struct Share {
     /// Output channels.
     panels: Range<usize>,

@@ -13,8 +13,6 @@ mod transforms;
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use self::transforms::{
     TapRows, Tile, gradient_tile, input_tile, output_tiles, weight_gradient_rows, weight_rows,
 };
@@ -26,6 +24,7 @@ use crate::gemm::{
 };
 use crate::memory::{Scratch, Source, Target};
 use crate::shape::Grid;
+use crate::share;
 use crate::simd::Isa;
 
 /// Tiles below which the work is shared out by output channels, not by tiles: then each job
@@ -187,15 +186,14 @@ unsafe fn convolve<const POINTS: usize>(
     y: Target,
 ) {
     let threads = rayon::current_num_threads();
-    let shares = shares(isa, tiles.len(), POINTS * POINTS, weights, threads);
-    let threads = threads.div_ceil(shares.len().max(1));
     let by_panels = tiles.len() < BY_PANELS_BELOW;
-    shares.into_par_iter().with_max_len(1).for_each(|Share { panels, tiles: range }| {
+    let shares = shares(isa, tiles.len(), POINTS * POINTS, weights, threads);
+    share::at_once(shares, |Share { panels, tiles: range }, threads| {
         let tiles = &tiles[range];
         // SAFETY: as the caller vouches; these panels of these tiles are this job's alone.
         unsafe {
             if by_panels {
-                convolve_by_panels::<POINTS>(isa, tiles, x, weights, panels, finish, y);
+                convolve_by_panels::<POINTS>(isa, tiles, x, weights, panels, threads, finish, y);
             } else {
                 convolve_by_tiles::<POINTS>(isa, tiles, x, weights, panels, threads, finish, y);
             }
@@ -203,8 +201,7 @@ unsafe fn convolve<const POINTS: usize>(
     });
 }
 
-/// Output channels of some tiles, for which one thread transforms all that it needs, even if another needs it, too:
-/// reading what another core has just written takes longer. A thread without a share of its own helps another.
+/// Output channels of some tiles.
 struct Share {
     panels: Range<usize>,
     tiles: Range<usize>,
@@ -302,12 +299,10 @@ unsafe fn convolve_by_tiles<const POINTS: usize>(
     let mut transformed = Scratch::take(panels.len() * panel_floats);
     let u = Target::from(transformed.floats());
     let most = tiles.len().div_ceil(blocks(tiles.len(), threads));
-    let blocks: Vec<_> = even_ranges(tiles.len(), most).collect();
     let u_at = |panel: usize| (panel - panels.start) * panel_floats;
     let chunks = even_ranges(depth, 64);
-    let jobs: Vec<_> =
-        chunks.flat_map(|rows| panels.clone().map(move |panel| (panel, rows.clone()))).collect();
-    jobs.into_par_iter().for_each(|(panel, rows)| {
+    let jobs = chunks.flat_map(|rows| panels.clone().map(move |panel| (panel, rows.clone())));
+    share::within(threads, jobs, |(panel, rows)| {
         let to = u_at(panel) + u_rows.at(0, rows.start);
         // SAFETY: the rows of this panel lie within each point's matrix and are this job's alone.
         unsafe { transform_weights::<POINTS>(isa, weights, panel, rows, u, to, u_rows.per_point) };
@@ -315,9 +310,9 @@ unsafe fn convolve_by_tiles<const POINTS: usize>(
     // SAFETY: every row of these panels was written above, and is not written to until they are used.
     let u = unsafe { u.as_source() };
 
-    blocks.par_iter().with_max_len(1).for_each(|block| {
+    share::within(threads, even_ranges(tiles.len(), most), |block| {
         let next = &tiles[block.end..tiles.len().min(block.end + block.len())];
-        let tiles = &tiles[block.clone()];
+        let tiles = &tiles[block];
         let v_rows = Points::by_rows(points, depth.next_multiple_of(isa.lanes()));
         let m_rows = Points::new(tiles.len(), width);
         let v_floats = tiles.len() * v_rows.stride;
@@ -456,6 +451,7 @@ unsafe fn convolve_by_panels<const POINTS: usize>(
     x: &[f32],
     weights: &Weights,
     panels: Range<usize>,
+    threads: usize,
     finish: Finish,
     y: Target,
 ) {
@@ -469,7 +465,7 @@ unsafe fn convolve_by_panels<const POINTS: usize>(
     let v_rows = Points::new(tiles.len(), depth.next_multiple_of(isa.lanes()) + 16);
     let mut transformed = Scratch::take(v_rows.len(points));
     let v = Target::from(transformed.floats());
-    tiles.par_iter().enumerate().with_min_len(4).for_each(|(t, tile)| {
+    share::within(threads, tiles.iter().enumerate(), |(t, tile)| {
         // SAFETY: V has a row per tile at each point; this tile's are this job's alone; the caller vouches
         // for x.
         unsafe { input_tile::<POINTS>(isa, x, depth, zeros, tile, v, v_rows.at(0, t), v_rows.per_point) };
@@ -478,7 +474,7 @@ unsafe fn convolve_by_panels<const POINTS: usize>(
     let v = unsafe { v.as_source() };
 
     let chunk = (WEIGHT_CHUNK / (points * width)).max(16);
-    panels.into_par_iter().with_max_len(1).for_each(|panel| {
+    share::within(threads, panels, |panel| {
         let u_rows = Points::new(chunk.min(depth), width);
         let m_rows = Points::new(tiles.len(), width);
         let mut scratch = Scratch::take(u_rows.len(points) + m_rows.len(points));
@@ -525,11 +521,11 @@ pub(super) unsafe fn weight_gradient<const POINTS: usize>(
 ) {
     let tiles = tiles(&conv.inputs, &conv.outputs, conv.window.padding, POINTS - 2);
     let panels = conv.out_channels.div_ceil(columns_per_tile(isa));
-    // As in a forward pass, what a thread needs it transforms by itself: x anew for each of the shares.
+    // x is transformed anew for each of the shares.
     let shares: Vec<_> = even_ranges(panels, panels.div_ceil(rayon::current_num_threads())).collect();
-    shares.into_par_iter().with_max_len(1).for_each(|panels| {
+    share::at_once(shares, |panels, threads| {
         // SAFETY: these panels of dw are this job's alone; for the rest the caller vouches.
-        unsafe { weight_gradient_of_panels::<POINTS>(isa, conv, &tiles, x, dz, panels, scale, dw) };
+        unsafe { weight_gradient_of_panels::<POINTS>(isa, conv, &tiles, x, dz, panels, threads, scale, dw) };
     });
 }
 
@@ -543,6 +539,7 @@ unsafe fn weight_gradient_of_panels<const POINTS: usize>(
     x: &[f32],
     dz: &[f32],
     panels: Range<usize>,
+    threads: usize,
     scale: Option<&[f32]>,
     dw: Target,
 ) {
@@ -561,7 +558,7 @@ unsafe fn weight_gradient_of_panels<const POINTS: usize>(
     let (v, d) = scratch.floats().split_at_mut(v_rows.len(points));
     let (v, d) = (Target::from(v), Target::from(d));
     let transform = |tiles: &[Tile]| {
-        tiles.par_iter().enumerate().with_min_len(4).for_each(|(t, tile)| {
+        share::within(threads, tiles.iter().enumerate(), |(t, tile)| {
             let (v_at, d_at) = (v_rows.at(0, t), d_rows.at(0, t));
             let (v_per_point, d_per_point, columns) = (v_rows.per_point, d_rows.per_point, columns.clone());
             // SAFETY: V and D have a row per tile at each point; this tile's are this job's alone; the
@@ -611,8 +608,7 @@ unsafe fn weight_gradient_of_panels<const POINTS: usize>(
         let operands = transform(tiles);
         let jobs = (0..panels.len())
             .flat_map(|panel| even_ranges(depth, rows_per_tile(isa)).map(move |channels| (panel, channels)));
-        let jobs: Vec<(usize, Range<usize>)> = jobs.collect();
-        jobs.into_par_iter().for_each(|(panel, channels)| {
+        share::within(threads, jobs, |(panel, channels)| {
             let u_rows = Points::new(channels.len(), width);
             let mut sums = Scratch::take(u_rows.len(points));
             let u = Target::from(sums.floats());
@@ -639,7 +635,7 @@ unsafe fn weight_gradient_of_panels<const POINTS: usize>(
         let accumulate = block.start > 0;
         let tiles = &tiles[block];
         let (v, d) = transform(tiles);
-        (0..points).into_par_iter().with_max_len(1).for_each(|point| {
+        share::within(threads, 0..points, |point| {
             let next = 0..if point + 1 < points { 2 * tiles.len() } else { 0 };
             let row = |i: usize| {
                 let t = i % tiles.len();
@@ -663,7 +659,7 @@ unsafe fn weight_gradient_of_panels<const POINTS: usize>(
     }
     // SAFETY: dU is complete.
     let u = unsafe { u.as_source() };
-    (0..depth).into_par_iter().with_min_len(8).for_each(|channel| {
+    share::within(threads, 0..depth, |channel| {
         finish(u, u_rows.at(0, channel), u_rows.per_point, channel, columns.clone());
     });
 }
