@@ -10,7 +10,7 @@ mod weight_gradient;
 
 use std::ops::Range;
 
-use self::lattice::{Lattice, Rows, Tap, backward_lattices, next_positions, rows_of_input};
+use self::lattice::{Lattice, Rows, backward_lattices, next_positions, rows_of_input};
 pub(super) use self::lattice::{padded, reads_a_padded_copy};
 pub(super) use self::weight_gradient::weight_gradient;
 use super::Conv2d;
@@ -191,12 +191,9 @@ impl Product<'_> {
         let mut out_rows = vec![[0; MAX_ROWS]; tiles.len()];
         for (t, tile) in tiles.iter().enumerate() {
             let range = positions.start + tile.start..positions.start + tile.end;
-            lattice.visit(range, |row, out_pixel, tap, source_pixel| {
-                out_rows[t][row] = out_pixel * columns;
-                if let Some(pixel) = source_pixel {
-                    table[t * n_taps + tap][row] = rows.of(pixel);
-                }
-            });
+            lattice.outputs(range.clone(), |row, pixel| out_rows[t][row] = pixel * columns);
+            let table = &mut table[t * n_taps..][..n_taps];
+            lattice.sources(range, |row, tap, pixel| table[tap][row] = rows.of(pixel));
         }
         let next = next_positions(lattice, positions);
         let row = |position| rows.near(lattice, position);
@@ -235,8 +232,7 @@ impl Product<'_> {
     unsafe fn fill_zero(&self, lattice: &Lattice, positions: Range<usize>, out: Target) {
         let width = columns_per_tile(self.isa);
         let (first, end) = (self.panels.start * width, self.columns.min(self.panels.end * width));
-        let alone = Lattice { taps: vec![Tap { y: 0, x: 0, index: 0 }], ..*lattice };
-        alone.visit(positions, |_, pixel, _, _| {
+        lattice.outputs(positions, |_, pixel| {
             // SAFETY: the pixel is in the output, and its channels are this job's alone.
             unsafe { store_zeros(self.isa, out, pixel * self.columns + first, end - first) };
         });

@@ -445,6 +445,7 @@ impl Group {
 
 /// # Safety
 /// As [`convolve`], for these panels.
+#[allow(clippy::too_many_arguments)]
 unsafe fn convolve_by_panels<const POINTS: usize>(
     isa: Isa,
     tiles: &[Tile],

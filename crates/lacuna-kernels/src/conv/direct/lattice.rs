@@ -43,41 +43,46 @@ pub(super) struct Tap {
 }
 
 impl Lattice {
-    /// Calls `visit(row, output pixel, tap, source pixel)` for each tap of each position of `rows`; a source
-    /// pixel outside the image is `None`.
-    pub(super) fn visit(
-        &self,
-        rows: Range<usize>,
-        mut visit: impl FnMut(usize, usize, usize, Option<usize>),
-    ) {
-        if rows.is_empty() {
-            return;
-        }
-        let Grid { height, width, .. } = self.positions;
-        let (out, source) = (self.out, self.source);
-        // Divided once and then counted: a division takes as long as dozens of products.
-        let (mut image, mut y, mut x) =
-            (rows.start / (height * width), rows.start / width % height, rows.start % width);
-        for row in 0..rows.len() {
-            let out_pixel = out.first
-                + (image * out.height + out.origin.0 + out.step * y) * out.width
-                + out.origin.1
-                + out.step * x;
-            let (first_y, first_x) = ((source.step * y) as isize, (source.step * x) as isize);
+    /// Calls `visit(row, output pixel)` for each position of `rows`.
+    pub(super) fn outputs(&self, rows: Range<usize>, mut visit: impl FnMut(usize, usize)) {
+        let Plane { first, height, width, step, origin } = self.out;
+        self.lines(rows, |row, len, (image, y, x)| {
+            let pixel = first + (image * height + origin.0 + step * y) * width + origin.1 + step * x;
+            (0..len).for_each(|i| visit(row + i, pixel + step * i));
+        });
+    }
+
+    /// Calls `visit(row, tap, source pixel)` for each position of `rows` and each tap that is on the image there.
+    pub(super) fn sources(&self, rows: Range<usize>, mut visit: impl FnMut(usize, usize, usize)) {
+        let Plane { first, height, width, step, .. } = self.source;
+        self.lines(rows, |row, len, (image, y, x)| {
             for (t, tap) in self.taps.iter().enumerate() {
-                let (y, x) = (first_y + tap.y, first_x + tap.x);
-                let inside = y >= 0 && x >= 0 && (y as usize) < source.height && (x as usize) < source.width;
-                let pixel = inside
-                    .then(|| source.first + (image * source.height + y as usize) * source.width + x as usize);
-                visit(row, out_pixel, t, pixel);
+                let (y, x) = ((step * y) as isize + tap.y, (step * x) as isize + tap.x);
+                if y < 0 || y as usize >= height || x >= width as isize {
+                    continue;
+                }
+                let line = first + (image * height + y as usize) * width;
+                if x >= 0 && x as usize + step * (len - 1) < width {
+                    (0..len).for_each(|i| visit(row + i, t, line + x as usize + step * i));
+                } else {
+                    let on_image = |i: &usize| (0..width as isize).contains(&(x + (step * i) as isize));
+                    let pixel = |i| line + (x + (step * i) as isize) as usize;
+                    (0..len).filter(on_image).for_each(|i| visit(row + i, t, pixel(i)));
+                }
             }
-            x += 1;
-            if x == width {
-                (x, y) = (0, y + 1);
-            }
-            if y == height {
-                (y, image) = (0, image + 1);
-            }
+        });
+    }
+
+    /// Calls `line(row, length, (image, y, x))` for the positions of `rows`, those of one line of an image together: what
+    /// depends on the line is worked out once.
+    fn lines(&self, rows: Range<usize>, mut line: impl FnMut(usize, usize, (usize, usize, usize))) {
+        let Grid { height, width, .. } = self.positions;
+        let mut at = rows.start;
+        while at < rows.end {
+            let (image, y, x) = (at / (height * width), at / width % height, at % width);
+            let len = (width - x).min(rows.end - at);
+            line(at - rows.start, len, (image, y, x));
+            at += len;
         }
     }
 }
@@ -191,8 +196,7 @@ impl Rows<'_> {
     /// The row that a position of a lattice with one tap reads, to be fetched, not read: any if it is off the image.
     pub(super) fn near(self, lattice: &Lattice, position: usize) -> RowAddress {
         let mut row = Ahead::NOTHING.from;
-        lattice
-            .visit(position..position + 1, |_, _, _, pixel| row = pixel.map_or(row, |pixel| self.of(pixel)));
+        lattice.sources(position..position + 1, |_, _, pixel| row = self.of(pixel));
         row
     }
 }
@@ -268,23 +272,44 @@ mod tests {
     use super::*;
     use crate::shape::Window;
 
-    fn visited(lattice: &Lattice, rows: Range<usize>) -> Vec<(usize, usize, Option<usize>)> {
-        let mut visited = Vec::new();
-        lattice.visit(rows, |_, out, tap, pixel| visited.push((out, tap, pixel)));
-        visited
+    /// Of each position and tap, where it is read and written by the definition.
+    fn by_definition(lattice: &Lattice, rows: Range<usize>) -> (Vec<[usize; 2]>, Vec<[usize; 3]>) {
+        let Grid { height, width, .. } = lattice.positions;
+        let (mut outputs, mut sources) = (Vec::new(), Vec::new());
+        for (row, at) in rows.enumerate() {
+            let (image, y, x) = (at / (height * width), at / width % height, at % width);
+            let out = &lattice.out;
+            let (out_y, out_x) = (out.origin.0 + out.step * y, out.origin.1 + out.step * x);
+            outputs.push([row, out.first + (image * out.height + out_y) * out.width + out_x]);
+            let source = &lattice.source;
+            for (t, tap) in lattice.taps.iter().enumerate() {
+                let (y, x) = ((source.step * y) as isize + tap.y, (source.step * x) as isize + tap.x);
+                if (0..source.height as isize).contains(&y) && (0..source.width as isize).contains(&x) {
+                    let line = image * source.height + y as usize;
+                    sources.push([row, t, source.first + line * source.width + x as usize]);
+                }
+            }
+        }
+        (outputs, sources)
     }
 
-    /// Counted across rows and images, positions are those that each is by itself.
     #[test]
-    fn a_walk_visits_what_its_steps_would() {
-        let conv = Conv2d::new(vec![Grid::new(3, 5, 7), Grid::new(3, 2, 1)], 4, 4, Window::new(3, 2, 1));
-        let conv = conv.expect("shapes fit");
-        for lattice in forward_lattices(&conv).iter().chain(&backward_lattices(&conv)) {
-            let positions = lattice.positions.pixels();
-            for start in 0..positions {
-                for end in start..=positions {
-                    let steps: Vec<_> = (start..end).flat_map(|at| visited(lattice, at..at + 1)).collect();
-                    assert_eq!(visited(lattice, start..end), steps, "{start}..{end}");
+    fn a_walk_by_lines_is_the_walk_by_positions() {
+        let grids = vec![Grid::new(3, 5, 7), Grid::new(3, 2, 1)];
+        for window in [Window::new(3, 2, 1), Window::new(3, 1, 2), Window::new(1, 2, 0), Window::new(5, 3, 2)]
+        {
+            let conv = Conv2d::new(grids.clone(), 4, 4, window).expect("shapes fit");
+            for lattice in forward_lattices(&conv).iter().chain(&backward_lattices(&conv)) {
+                let positions = lattice.positions.pixels();
+                for start in 0..positions {
+                    for end in start..=positions {
+                        let (mut outputs, mut sources) = (Vec::new(), Vec::new());
+                        lattice.outputs(start..end, |row, pixel| outputs.push([row, pixel]));
+                        lattice.sources(start..end, |row, tap, pixel| sources.push([row, tap, pixel]));
+                        sources.sort_unstable();
+                        let expected = by_definition(lattice, start..end);
+                        assert_eq!((outputs, sources), expected, "{window:?} {start}..{end}");
+                    }
                 }
             }
         }

@@ -155,10 +155,8 @@ impl OuterProduct<'_> {
                 }
                 if !channels_in_place {
                     addresses.fill(zero);
-                    lattice.visit(positions.clone(), |row, _, tap, source_pixel| {
-                        if let Some(pixel) = source_pixel {
-                            addresses[tap * most + row] = rows.of(pixel);
-                        }
+                    lattice.sources(positions.clone(), |row, tap, pixel| {
+                        addresses[tap * most + row] = rows.of(pixel);
                     });
                 }
                 let packed = Source::from(&*gradients.floats());
