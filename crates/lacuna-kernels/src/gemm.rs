@@ -82,17 +82,17 @@ impl Finish<'_> {
     /// not be unrolled, and the sums it indexes would live in memory from the start.
     ///
     /// # Safety
-    /// As [`Self::apply`], for `2 · LANES` floats of each row.
+    /// As [`Self::apply`], for `VECTORS · LANES` floats of each row.
     #[inline(always)]
-    unsafe fn apply_to_rows<S: Simd, const ROWS: usize>(
+    unsafe fn apply_to_rows<S: Simd, const ROWS: usize, const VECTORS: usize>(
         &self,
         s: S,
-        sums: &mut [[S::Vector; 2]; ROWS],
+        sums: &mut [[S::Vector; VECTORS]; ROWS],
         channel: usize,
         at: impl Fn(usize) -> usize,
     ) {
         if let Some(shift) = self.shift {
-            for half in 0..2 {
+            for half in 0..VECTORS {
                 // SAFETY: as the caller vouches.
                 let shift = unsafe { shift.load(s, channel + half * S::LANES, S::LANES) };
                 for r in 0..ROWS {
@@ -106,7 +106,7 @@ impl Finish<'_> {
         }
         if self.relu {
             for r in 0..ROWS {
-                for half in 0..2 {
+                for half in 0..VECTORS {
                     sums[r][half] = s.max(s.zero(), sums[r][half]);
                 }
             }
@@ -134,13 +134,16 @@ impl Spilled {
     }
 
     #[inline(always)]
-    fn fill<S: Simd, const ROWS: usize>(&mut self, s: S, sums: &[[S::Vector; 2]; ROWS]) {
+    fn fill<S: Simd, const ROWS: usize, const VECTORS: usize>(
+        &mut self,
+        s: S,
+        sums: &[[S::Vector; VECTORS]; ROWS],
+    ) {
         let to: *mut f32 = self.0.as_mut_ptr().cast();
         for r in 0..ROWS {
-            // SAFETY: at most `MAX_ROWS` rows of two vectors of at most 16 lanes.
-            unsafe {
-                s.store(to.add(2 * r * S::LANES), sums[r][0]);
-                s.store(to.add((2 * r + 1) * S::LANES), sums[r][1]);
+            for half in 0..VECTORS {
+                // SAFETY: at most `MAX_ROWS` rows of two vectors of at most 16 lanes.
+                unsafe { s.store(to.add((2 * r + half) * S::LANES), sums[r][half]) };
             }
         }
     }
@@ -198,39 +201,41 @@ impl Ahead {
     }
 }
 
-/// `sums[r] += a(r) · panel[..2 · LANES]`
+/// `sums[r] += a(r) · panel[..VECTORS · LANES]`
 ///
 /// # Safety
-/// `2 · LANES` floats must be readable at `panel`.
+/// `VECTORS · LANES` floats must be readable at `panel`.
 #[inline(always)]
-unsafe fn add_product<S: Simd, const ROWS: usize>(
+unsafe fn add_product<S: Simd, const ROWS: usize, const VECTORS: usize>(
     s: S,
-    sums: &mut [[S::Vector; 2]; ROWS],
+    sums: &mut [[S::Vector; VECTORS]; ROWS],
     a: impl Fn(usize) -> f32,
     panel: *const f32,
 ) {
     // SAFETY: as the caller vouches.
-    let (left, right) = unsafe { (s.load(panel), s.load(panel.add(S::LANES))) };
+    let panel: [S::Vector; VECTORS] =
+        std::array::from_fn(|half| unsafe { s.load(panel.add(half * S::LANES)) });
     for r in 0..ROWS {
         let a = s.splat(a(r));
-        sums[r][0] = s.mul_add(a, left, sums[r][0]);
-        sums[r][1] = s.mul_add(a, right, sums[r][1]);
+        for half in 0..VECTORS {
+            sums[r][half] = s.mul_add(a, panel[half], sums[r][half]);
+        }
     }
 }
 
-/// `sums[r] += from[at(r)..][..2 · LANES]`
+/// `sums[r] += from[at(r)..][..VECTORS · LANES]`
 ///
 /// # Safety
 /// These floats must be readable.
 #[inline(always)]
-unsafe fn add_rows<S: Simd, const ROWS: usize>(
+unsafe fn add_rows<S: Simd, const ROWS: usize, const VECTORS: usize>(
     s: S,
-    sums: &mut [[S::Vector; 2]; ROWS],
+    sums: &mut [[S::Vector; VECTORS]; ROWS],
     from: Source,
     at: impl Fn(usize) -> usize,
 ) {
     for r in 0..ROWS {
-        for half in 0..2 {
+        for half in 0..VECTORS {
             // SAFETY: as the caller vouches.
             let value = unsafe { from.load(s, at(r) + half * S::LANES, S::LANES) };
             sums[r][half] = s.add(sums[r][half], value);
@@ -238,14 +243,14 @@ unsafe fn add_rows<S: Simd, const ROWS: usize>(
     }
 }
 
-/// `to[at(r)..][..2 · LANES] = sums[r]`, past the caches within [`Target::streamed`].
+/// `to[at(r)..][..VECTORS · LANES] = sums[r]`, past the caches within [`Target::streamed`].
 ///
 /// # Safety
 /// These floats must be writable and used by no other job.
 #[inline(always)]
-unsafe fn store_rows<S: Simd, const ROWS: usize>(
+unsafe fn store_rows<S: Simd, const ROWS: usize, const VECTORS: usize>(
     s: S,
-    sums: &[[S::Vector; 2]; ROWS],
+    sums: &[[S::Vector; VECTORS]; ROWS],
     to: Target,
     at: impl Fn(usize) -> usize,
 ) {
@@ -253,13 +258,15 @@ unsafe fn store_rows<S: Simd, const ROWS: usize>(
     unsafe {
         if (0..ROWS).all(|r| to.streams_to(s, at(r))) {
             for r in 0..ROWS {
-                s.stream(to.at(at(r), 2 * S::LANES), sums[r][0]);
-                s.stream(to.at(at(r), 2 * S::LANES).add(S::LANES), sums[r][1]);
+                for half in 0..VECTORS {
+                    s.stream(to.at(at(r) + half * S::LANES, S::LANES), sums[r][half]);
+                }
             }
         } else {
             for r in 0..ROWS {
-                s.store(to.at(at(r), 2 * S::LANES), sums[r][0]);
-                s.store(to.at(at(r), 2 * S::LANES).add(S::LANES), sums[r][1]);
+                for half in 0..VECTORS {
+                    s.store(to.at(at(r) + half * S::LANES, S::LANES), sums[r][half]);
+                }
             }
         }
     }
@@ -280,7 +287,7 @@ pub(crate) struct RowTile<'a> {
     /// Where each row of the output starts, and where in it the first column goes.
     pub(crate) out_rows: &'a [usize; MAX_ROWS],
     pub(crate) out_at: usize,
-    /// Columns to store, at most `2 · LANES`.
+    /// Columns to store, at most `2 · LANES`; if one vector holds them, the other half of the panel is not multiplied.
     pub(crate) columns: usize,
     /// Add to what is there.
     pub(crate) accumulate: bool,
@@ -309,14 +316,19 @@ macro_rules! for_rows {
 /// The tile's addresses must be readable as documented, its output writable and used by no other
 /// job, and its `finish` must cover its output.
 pub(crate) unsafe fn row_tile(isa: Isa, rows: usize, tile: &RowTile) {
-    let (mut sums, whole) = (Spilled::new(), tile.columns == columns_per_tile(isa));
+    let (mut sums, whole) = (Spilled::new(), tile.columns.is_multiple_of(isa.lanes()));
     // SAFETY: the caller vouches for the tile, of as many rows; what is not whole was spilled.
     unsafe {
         // Two functions: a rest of fewer than four products in one of them costs all tiles a twentieth.
-        if tile.depth.is_multiple_of(UNROLLED) {
-            for_rows!(rows, ROWS => row_tile_of::<ROWS, UNROLLED>(isa, tile, whole, &mut sums));
-        } else {
-            for_rows!(rows, ROWS => row_tile_of::<ROWS, 1>(isa, tile, whole, &mut sums));
+        match (tile.depth.is_multiple_of(UNROLLED), tile.columns <= isa.lanes()) {
+            (true, false) => {
+                for_rows!(rows, ROWS => row_tile_of::<ROWS, 2, UNROLLED>(isa, tile, whole, &mut sums))
+            }
+            (true, true) => {
+                for_rows!(rows, ROWS => row_tile_of::<ROWS, 1, UNROLLED>(isa, tile, whole, &mut sums))
+            }
+            (false, false) => for_rows!(rows, ROWS => row_tile_of::<ROWS, 2, 1>(isa, tile, whole, &mut sums)),
+            (false, true) => for_rows!(rows, ROWS => row_tile_of::<ROWS, 1, 1>(isa, tile, whole, &mut sums)),
         }
         if !whole {
             finish_row_tile(isa, rows, tile, &sums);
@@ -325,18 +337,18 @@ pub(crate) unsafe fn row_tile(isa: Isa, rows: usize, tile: &RowTile) {
 }
 
 simd_fn! {
-    /// Leaves the sums of a tile that is not `whole`, with fewer columns than a panel, in `spilled`. `PRODUCTS`, by which
-    /// its depth can be divided, are done in a row.
+    /// Of the first `VECTORS` vectors of a panel; the sums of a tile that is not `whole`, with fewer columns than they have,
+    /// are left in `spilled`. `PRODUCTS`, by which its depth can be divided, are done in a row.
     ///
     /// # Safety
     /// As [`row_tile`], for `ROWS` rows.
-    unsafe fn row_tile_of<S, const ROWS: usize, const PRODUCTS: usize>(
+    unsafe fn row_tile_of<S, const ROWS: usize, const VECTORS: usize, const PRODUCTS: usize>(
         s,
         tile: &RowTile,
         whole: bool,
         spilled: &mut Spilled,
     ) {
-        let mut sums = [[s.zero(); 2]; ROWS];
+        let mut sums = [[s.zero(); VECTORS]; ROWS];
         let panel_floats = tile.taps.len() * tile.depth * 2 * S::LANES;
         // SAFETY: the caller vouches for the panel and for every row.
         unsafe {
@@ -406,7 +418,7 @@ pub(crate) struct ColumnTile<'a> {
     pub(crate) a: Source<'a>,
     pub(crate) a_at: usize,
     pub(crate) a_stride: usize,
-    /// Row `p`, of `2 · LANES` floats, starts at `b_at + p · b_stride`.
+    /// Row `p`, of `columns` floats rounded up to whole vectors, starts at `b_at + p · b_stride`.
     pub(crate) b: Source<'a>,
     pub(crate) b_at: usize,
     pub(crate) b_stride: usize,
@@ -423,13 +435,17 @@ pub(crate) struct ColumnTile<'a> {
 }
 
 /// # Safety
-/// `rows` floats of each row of `a` and `2 · LANES` of each row of `b` must be readable, the output
+/// `rows` floats of each row of `a` and `columns` of each row of `b`, rounded up to whole vectors, must be readable, the output
 /// writable and used by no other job.
 pub(crate) unsafe fn column_tile(isa: Isa, rows: usize, tile: &ColumnTile) {
-    let (mut sums, whole) = (Spilled::new(), tile.columns == columns_per_tile(isa));
+    let (mut sums, whole) = (Spilled::new(), tile.columns.is_multiple_of(isa.lanes()));
     // SAFETY: the caller vouches for the tile, of as many rows; what is not whole was spilled.
     unsafe {
-        for_rows!(rows, ROWS => column_tile_of::<ROWS>(isa, tile, whole, &mut sums));
+        if tile.columns <= isa.lanes() {
+            for_rows!(rows, ROWS => column_tile_of::<ROWS, 1>(isa, tile, whole, &mut sums));
+        } else {
+            for_rows!(rows, ROWS => column_tile_of::<ROWS, 2>(isa, tile, whole, &mut sums));
+        }
         if !whole {
             finish_column_tile(isa, rows, tile, &sums);
         }
@@ -437,21 +453,22 @@ pub(crate) unsafe fn column_tile(isa: Isa, rows: usize, tile: &ColumnTile) {
 }
 
 simd_fn! {
-    /// Leaves the sums of a tile that is not `whole`, with fewer columns than a panel, in `spilled`.
+    /// Of the first `VECTORS` vectors of a panel; the sums of a tile that is not `whole`, with fewer columns than they have,
+    /// are left in `spilled`.
     ///
     /// # Safety
     /// As [`column_tile`], for `ROWS` rows.
-    unsafe fn column_tile_of<S, const ROWS: usize>(
+    unsafe fn column_tile_of<S, const ROWS: usize, const VECTORS: usize>(
         s,
         tile: &ColumnTile,
         whole: bool,
         spilled: &mut Spilled,
     ) {
-        let mut sums = [[s.zero(); 2]; ROWS];
+        let mut sums = [[s.zero(); VECTORS]; ROWS];
         // SAFETY: the caller vouches for both operands.
         unsafe {
             let mut a = tile.a.at(tile.a_at, (tile.depth - 1) * tile.a_stride + ROWS);
-            let mut b = tile.b.at(tile.b_at, (tile.depth - 1) * tile.b_stride + 2 * S::LANES);
+            let mut b = tile.b.at(tile.b_at, (tile.depth - 1) * tile.b_stride + VECTORS * S::LANES);
             let mut ahead = tile.ahead;
             let (a_stride, b_stride) = (tile.a_stride, tile.b_stride);
             for _ in 0..tile.depth / UNROLLED {
@@ -477,7 +494,7 @@ simd_fn! {
                 add_rows(s, &mut sums, tile.out.as_source(), at);
             }
             if let Some((scale, channel)) = tile.scale {
-                for half in 0..2 {
+                for half in 0..VECTORS {
                     let scale = scale.load(s, channel + half * S::LANES, S::LANES);
                     for r in 0..ROWS {
                         sums[r][half] = s.mul(sums[r][half], scale);

@@ -338,7 +338,7 @@ unsafe fn convolve_by_tiles<const POINTS: usize>(
                         group.multiply(
                             isa,
                             (v_rows.at(point, 0), depth),
-                            (u, u_at(panel) + u_rows.at(point, 0)),
+                            (u, u_at(panel) + u_rows.at(point, 0), whole_vectors(isa, columns, panel)),
                             (m, m_rows.at(point, 0)),
                             false,
                             g > 0,
@@ -381,6 +381,12 @@ unsafe fn finish_panel<const POINTS: usize>(
     });
 }
 
+/// How many of `columns` are in a panel, rounded up to whole vectors.
+fn whole_vectors(isa: Isa, columns: usize, panel: usize) -> usize {
+    let width = columns_per_tile(isa);
+    width.min(columns - panel * width).next_multiple_of(isa.lanes())
+}
+
 /// Tiles that the inner kernel multiplies at once: where their rows of V and M are at the first point.
 struct Group {
     tiles: usize,
@@ -405,7 +411,7 @@ unsafe fn groups(isa: Isa, v: Source, v_rows: Points, m_rows: Points, tiles: usi
 }
 
 impl Group {
-    /// `M[tile] (+)= V[tile][..depth] · panel` for the group's tiles, V, M and the panel from the given
+    /// `M[tile] (+)= V[tile][..depth] · panel[..columns]` for the group's tiles, V, M and the panel from the given
     /// offsets on.
     ///
     /// # Safety
@@ -416,7 +422,7 @@ impl Group {
         &self,
         isa: Isa,
         (v_at, depth): (usize, usize),
-        (panel, panel_at): (Source, usize),
+        (panel, panel_at, columns): (Source, usize, usize),
         (m, m_at): (Target, usize),
         accumulate: bool,
         same_panel: bool,
@@ -433,7 +439,7 @@ impl Group {
             out: m,
             out_rows: &self.m,
             out_at: m_at,
-            columns: columns_per_tile(isa),
+            columns,
             accumulate,
             finish: Finish::default(),
             channel: 0,
@@ -494,7 +500,7 @@ unsafe fn convolve_by_panels<const POINTS: usize>(
                         group.multiply(
                             isa,
                             (v_rows.at(point, 0) + rows.start, rows.len()),
-                            (u.as_source(), u_rows.at(point, 0)),
+                            (u.as_source(), u_rows.at(point, 0), whole_vectors(isa, columns, panel)),
                             (m, m_rows.at(point, 0)),
                             rows.start > 0,
                             g > 0,
@@ -587,7 +593,7 @@ unsafe fn weight_gradient_of_panels<const POINTS: usize>(
                 out: to.u,
                 out_at: to.at,
                 out_stride: to.stride,
-                columns: width,
+                columns: whole_vectors(isa, columns.len(), panel_at / width),
                 accumulate: to.accumulate,
                 scale: None,
             };

@@ -125,7 +125,8 @@ impl OuterProduct<'_> {
         let width = columns_per_tile(isa);
         let panels = columns.div_ceil(width);
         // Two lines of each pixel.
-        let gradients_in_place = columns.is_multiple_of(width) && 2 * columns <= most_channels_in_place(isa);
+        let gradients_in_place =
+            columns.is_multiple_of(isa.lanes()) && 2 * columns <= most_channels_in_place(isa);
         let channels_in_place = plain && rows.depth <= most_channels_in_place(isa);
         let most = if pixels.len() <= ALL_PIXELS_AT_A_TIME { ALL_PIXELS_AT_A_TIME } else { PIXELS_AT_A_TIME };
         let mut gradients = Scratch::take(if gradients_in_place { 0 } else { panels * most * width });
