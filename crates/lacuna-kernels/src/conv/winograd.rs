@@ -57,8 +57,10 @@ fn blocks(tiles: usize, threads: usize) -> usize {
     tiles.div_ceil(TILES_PER_BLOCK).next_multiple_of(threads).min(tiles.div_ceil(LEAST_TILES_PER_BLOCK))
 }
 
-/// Tiles transformed at a time for the weight gradient.
-const WEIGHT_GRADIENT_TILES: usize = 128;
+/// Tiles transformed at a time for the weight gradient: the fewer, the more channels they have.
+fn weight_gradient_tiles(channels: usize) -> usize {
+    (16384 / channels).clamp(64, 128)
+}
 
 /// Tiles up to which a weight gradient is made a tile of the inner kernel at a time, at all points: there are few products
 /// for each sum, which would take longer to store and to read back. With more tiles, it is made point by point, which reads
@@ -558,7 +560,7 @@ unsafe fn weight_gradient_of_panels<const POINTS: usize>(
     let zeros = Source::from(&*zeros);
 
     let columns_stride = panels.len() * width;
-    let most = tiles.len().min(WEIGHT_GRADIENT_TILES);
+    let most = tiles.len().min(weight_gradient_tiles(depth));
     let v_rows = Points::new(most, depth.next_multiple_of(isa.lanes()) + 16);
     let d_rows = Points::new(most, columns_stride + 16);
     let mut scratch = Scratch::take(v_rows.len(points) + d_rows.len(points));
