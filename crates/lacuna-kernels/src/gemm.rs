@@ -322,10 +322,10 @@ pub(crate) unsafe fn row_tile(isa: Isa, rows: usize, tile: &RowTile) {
         // Two functions: a rest of fewer than four products in one of them costs all tiles a twentieth.
         match (tile.depth.is_multiple_of(UNROLLED), tile.columns <= isa.lanes()) {
             (true, false) => {
-                for_rows!(rows, ROWS => row_tile_of::<ROWS, 2, UNROLLED>(isa, tile, whole, &mut sums))
+                for_rows!(rows, ROWS => row_tile_of::<ROWS, 2, UNROLLED>(isa, tile, whole, &mut sums));
             }
             (true, true) => {
-                for_rows!(rows, ROWS => row_tile_of::<ROWS, 1, UNROLLED>(isa, tile, whole, &mut sums))
+                for_rows!(rows, ROWS => row_tile_of::<ROWS, 1, UNROLLED>(isa, tile, whole, &mut sums));
             }
             (false, false) => for_rows!(rows, ROWS => row_tile_of::<ROWS, 2, 1>(isa, tile, whole, &mut sums)),
             (false, true) => for_rows!(rows, ROWS => row_tile_of::<ROWS, 1, 1>(isa, tile, whole, &mut sums)),
