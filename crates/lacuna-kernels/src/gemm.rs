@@ -1,5 +1,5 @@
 //! The two inner kernels that every matrix product here is made of. Both keep a tile of
-//! `rows × (2 · LANES)` sums in registers and read one operand as *panels*: `2 · LANES` columns
+//! `rows × (2 · LANES)` sums (or half of them) in registers and read one operand as *panels*: `2 · LANES` columns
 //! side by side, one row after another.
 //!
 //! - [`row_tile`]: `out[r] = Σ_tap Σ_k a[tap][r][k] · panel[tap · depth + k]`. Rows of `a` are given
@@ -41,8 +41,14 @@ pub(crate) fn columns_per_tile(isa: Isa) -> usize {
 /// The ranges that `total` rows are cut into: as few as possible, none longer than `most`, and all
 /// of nearly one length, because a short rest would run at a fraction of the speed.
 pub(crate) fn even_ranges(total: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
-    let parts = total.div_ceil(most);
-    (0..parts).map(move |i| i * total / parts..(i + 1) * total / parts)
+    in_parts(total, total.div_ceil(most))
+}
+
+/// As many ranges, all of nearly one length.
+pub(crate) fn in_parts(total: usize, parts: usize) -> impl Iterator<Item = Range<usize>> {
+    // `i · total / parts`, which could overflow.
+    let start = move |i: usize| i * (total / parts) + i * (total % parts) / parts;
+    (0..parts).map(move |i| start(i)..start(i + 1))
 }
 
 /// What happens to a sum before it is stored: `relu(sum + shift[column] + residual)`.
@@ -319,7 +325,7 @@ pub(crate) unsafe fn row_tile(isa: Isa, rows: usize, tile: &RowTile) {
     let (mut sums, whole) = (Spilled::new(), tile.columns.is_multiple_of(isa.lanes()));
     // SAFETY: the caller vouches for the tile, of as many rows; what is not whole was spilled.
     unsafe {
-        // Two functions: a rest of fewer than four products in one of them costs all tiles a twentieth.
+        // Functions of their own: a rest of fewer than four products in one of them costs all tiles a twentieth.
         match (tile.depth.is_multiple_of(UNROLLED), tile.columns <= isa.lanes()) {
             (true, false) => {
                 for_rows!(rows, ROWS => row_tile_of::<ROWS, 2, UNROLLED>(isa, tile, whole, &mut sums));
@@ -358,7 +364,9 @@ simd_fn! {
                 let rows: [*const f32; ROWS] = std::array::from_fn(|r| rows[r].0.add(tile.taps_at));
                 for k in (0..tile.depth).step_by(PRODUCTS) {
                     if !tile.same_panel {
-                        for line in (0..PRODUCTS * 2 * S::LANES).step_by(FLOATS_PER_LINE) {
+                        let lines = (0..PRODUCTS * 2 * S::LANES).step_by(FLOATS_PER_LINE);
+                        // If one vector is a line, every second line is of the other.
+                        for line in lines.filter(|line| VECTORS == 2 || line % (2 * S::LANES) < S::LANES) {
                             s.prefetch(panel.wrapping_add(PREFETCH_ROWS * 2 * S::LANES + line));
                         }
                     }

@@ -114,55 +114,75 @@ fn a_pyramid_is_its_levels_one_after_another() {
     let inputs = vec![Grid::new(2, 13, 9), Grid::new(2, 7, 5), Grid::new(2, 1, 1)];
     for window in [Window::new(3, 1, 1), Window::new(1, 1, 0), Window::new(3, 2, 1)] {
         for algorithm in [Algorithm::Winograd4, Algorithm::Winograd2, Algorithm::Direct] {
-            let reference = Reference { inputs: inputs.clone(), in_channels: 20, out_channels: 36, window };
-            check(&reference, algorithm, Isa::best(), 7);
+            for (in_channels, out_channels) in [(20, 36), (20, 32)] {
+                let reference = Reference { inputs: inputs.clone(), in_channels, out_channels, window };
+                for isa in Isa::available() {
+                    check(&reference, algorithm, isa, 7);
+                }
+            }
+        }
+    }
+}
+
+/// Shapes that between them reach every branch of sharing out and of packing, with any instruction set.
+fn every_way() -> Vec<(Grid, usize, usize, Window, Algorithm)> {
+    use Algorithm::{Direct, Winograd2, Winograd4};
+    let (three, one) = (Window::new(3, 1, 1), Window::new(1, 1, 0));
+    vec![
+        (Grid::new(3, 41, 37), 24, 40, three, Winograd4), // many tiles
+        (Grid::new(1, 20, 20), 16, 130, three, Winograd2), // in several groups of output channels
+        (Grid::new(1, 20, 20), 130, 16, three, Winograd2), // of input channels, for their gradient
+        (Grid::new(1, 18, 18), 256, 16, three, Winograd2), // weight gradient of many channels, two blocks of tiles
+        (Grid::new(2, 8, 8), 64, 130, three, Winograd4),   // few tiles, several shares
+        (Grid::new(1, 6, 6), 300, 80, three, Winograd2),   // weights in chunks
+        (Grid::new(2, 64, 63), 3, 33, Window::new(7, 2, 3), Direct), // stem, weight gradient in parts
+        (Grid::new(2, 40, 40), 48, 70, one, Direct),       // weight gradient in parts
+        (Grid::new(1, 9, 9), 200, 400, Window::new(1, 2, 0), Direct), // pixels no tap reaches
+        (Grid::new(2, 15, 15), 96, 130, Window::new(3, 2, 1), Direct), // classes of pixels
+        (Grid::new(1, 3, 3), 5, 16, one, Direct),          // weight gradient in place
+        (Grid::new(1, 20, 20), 5, 48, one, Direct),        // last panel of one vector, with 16 lanes
+        (Grid::new(1, 3, 3), 5, 24, one, Direct),          // with 8
+        (Grid::new(1, 3, 3), 5, 12, one, Direct),          // with 4
+        (Grid::new(1, 1, 2), 1025, 3, one, Direct),        // too many channels to be read in place
+        (Grid::new(1, 1, 2), 3, 1040, one, Direct),        // gradients, likewise
+        (Grid::new(1, 4, 4), 64, 64, one, Direct),         // more threads than pixels' blocks
+    ]
+}
+
+#[test]
+fn every_way_of_sharing_out_work_equals_the_definition() {
+    for (grid, in_channels, out_channels, window, algorithm) in every_way() {
+        let reference = Reference { inputs: vec![grid], in_channels, out_channels, window };
+        for isa in Isa::available() {
+            check(&reference, algorithm, isa, 3);
         }
     }
 }
 
 #[test]
-fn large_enough_for_every_way_of_sharing_out_work() {
-    let cases = [
-        (Grid::new(3, 41, 37), 24, 40, Window::new(3, 1, 1)), // many Winograd tiles
-        (Grid::new(2, 64, 63), 3, 33, Window::new(7, 2, 3)),  // stem, weight gradient in parts
-        (Grid::new(2, 40, 40), 48, 70, Window::new(1, 1, 0)), // 1×1, weight gradient in parts
-        (Grid::new(1, 9, 9), 200, 400, Window::new(1, 2, 0)), // pixels no tap reaches
-        (Grid::new(1, 6, 6), 300, 80, Window::new(3, 1, 1)),  // weights in chunks
-    ];
-    for (grid, in_channels, out_channels, window) in cases {
-        let reference = Reference { inputs: vec![grid], in_channels, out_channels, window };
-        let conv = Conv2d::new(vec![grid], in_channels, out_channels, window).unwrap();
-        check(&reference, conv.algorithm(), Isa::best(), 3);
-    }
-}
-
-#[test]
 fn any_number_of_threads_gives_the_same_bits() {
-    let cases = [
-        (Grid::new(3, 33, 29), 24, 40, Window::new(3, 1, 1)),
-        (Grid::new(2, 8, 8), 64, 64, Window::new(3, 1, 1)),
-        (Grid::new(2, 64, 63), 3, 33, Window::new(7, 2, 3)),
-        (Grid::new(2, 40, 40), 48, 70, Window::new(1, 1, 0)),
-        (Grid::new(2, 15, 15), 96, 130, Window::new(3, 2, 1)),
-    ];
-    for (grid, in_channels, out_channels, window) in cases {
-        let conv = Conv2d::new(vec![grid], in_channels, out_channels, window).unwrap();
-        let reference = Reference { inputs: vec![grid], in_channels, out_channels, window };
+    for (grid, in_channels, out_channels, window, algorithm) in every_way() {
+        let inputs = vec![grid, Grid::new(1, 3, 3)];
+        let conv = Conv2d::new(inputs.clone(), in_channels, out_channels, window).unwrap();
+        let reference = Reference { inputs, in_channels, out_channels, window };
         let x = numbers(1, reference.input_len());
         let w = numbers(2, reference.weight_len());
         let dz = numbers(3, reference.output_len());
+        let scale = numbers(4, out_channels);
+        let epilogue = Epilogue { scale: Some(&scale), shift: Some(&scale), residual: None, relu: true };
         for isa in Isa::available() {
             let run = || {
                 [
-                    conv.forward(isa, &x, &w, &Epilogue::default()).unwrap(),
-                    conv.input_gradient(isa, &dz, &w, None).unwrap(),
-                    conv.weight_gradient(isa, &x, &dz, None).unwrap(),
+                    conv.forward_by(algorithm, isa, &x, &w, &epilogue).unwrap(),
+                    conv.input_gradient_by(algorithm, isa, &dz, &w, Some(&scale)).unwrap(),
+                    conv.weight_gradient_by(algorithm, isa, &x, &dz, Some(&scale)).unwrap(),
                 ]
                 .map(|values| values.into_iter().map(f32::to_bits).collect::<Vec<_>>())
             };
             let once = on_threads(1, run);
-            for threads in [1, 2, 8] {
-                assert!(on_threads(threads, run) == once, "{threads} threads, {}, {conv:?}", isa.name());
+            for threads in [1, 2, 3, 8] {
+                let what = format!("{threads} threads, {}, {algorithm:?}, {conv:?}", isa.name());
+                assert!(on_threads(threads, run) == once, "{what}");
             }
         }
     }

@@ -16,7 +16,8 @@ pub(super) use self::weight_gradient::weight_gradient;
 use super::Conv2d;
 use super::weights::{Direction, Weights};
 use crate::gemm::{
-    Ahead, Finish, MAX_ROWS, RowAddress, RowTile, columns_per_tile, even_ranges, row_tile, rows_per_tile,
+    Ahead, Finish, MAX_ROWS, RowAddress, RowTile, columns_per_tile, even_ranges, in_parts, row_tile,
+    rows_per_tile,
 };
 use crate::memory::{Scratch, Source, Target};
 use crate::share;
@@ -28,6 +29,9 @@ const BLOCK_PIXELS: usize = 96;
 
 /// Floats of weights that are packed at a time where there are many: half of a second-level cache of 1 MiB.
 const PACKED_AT_A_TIME: usize = 1 << 17;
+
+/// Floats of weights that are packed for all shares of positions together: 128 MiB.
+const MOST_PACKED: usize = 1 << 25;
 
 /// # Safety
 /// All tensors must have the shapes that `conv` gives them, `finish` must cover `y`, and no other job may
@@ -98,10 +102,9 @@ unsafe fn multiply(
         let packed = Source::from(&*packed.floats());
         let product = Product { isa, rows, zero, packed, panels: panels.clone(), columns, finish };
         let blocks = lattices.iter().flat_map(|lattice| {
-            let all = lattice.positions.pixels();
-            let (first, end) = (part * all / parts, (part + 1) * all / parts);
-            even_ranges(end - first, BLOCK_PIXELS)
-                .map(move |block| (lattice, first + block.start..first + block.end))
+            let positions = in_parts(lattice.positions.pixels(), parts).nth(part).unwrap_or_default();
+            even_ranges(positions.len(), BLOCK_PIXELS)
+                .map(move |block| (lattice, positions.start + block.start..positions.start + block.end))
         });
         share::within(threads, blocks, |(lattice, positions)| {
             // SAFETY: the caller vouches for all operands; these positions and panels are this job's alone.
@@ -124,25 +127,38 @@ struct Share {
     positions: (usize, usize),
 }
 
-/// By output channels where there are more weights than pixels to multiply them with, a few panels at a time that the
-/// second-level cache holds; else by positions, with all weights packed for each thread.
 fn shares(isa: Isa, lattices: &[Lattice], weights: &Weights) -> Vec<Share> {
-    let (threads, panels) = (rayon::current_num_threads(), weights.panels(isa));
-    let taps: usize = weights.w.len() / (weights.in_channels * weights.out_channels);
-    let positions: usize = lattices.iter().map(|lattice| lattice.positions.pixels()).sum();
-    let (panels_at_a_time, parts) = if panels >= 2 * threads && taps * weights.columns() >= positions {
-        let panel_floats = taps * weights.depth() * columns_per_tile(isa);
-        let most = (PACKED_AT_A_TIME / panel_floats).clamp(1, panels.div_ceil(threads));
-        (panels.div_ceil(panels.div_ceil(most).next_multiple_of(threads).min(panels)), 1)
-    } else {
-        (panels, threads.min(positions.div_ceil(BLOCK_PIXELS)).max(1))
+    let positions = lattices.iter().map(|lattice| lattice.positions.pixels()).sum();
+    let taps = weights.w.len() / (weights.in_channels * weights.out_channels);
+    let panel_floats = taps * weights.depth() * columns_per_tile(isa);
+    let (panels, threads) = (weights.panels(isa), rayon::current_num_threads());
+    let (groups, parts) = cuts(panels, panel_floats, positions, taps * weights.columns(), threads);
+    let share = |panels: Range<usize>| {
+        (0..parts).map(move |part| Share { panels: panels.clone(), positions: (part, parts) })
     };
-    let by_panels = even_ranges(panels, panels_at_a_time);
-    by_panels
-        .flat_map(|panels| {
-            (0..parts).map(move |part| Share { panels: panels.clone(), positions: (part, parts) })
-        })
-        .collect()
+    in_parts(panels, groups).flat_map(share).collect()
+}
+
+/// How many shares of output channels there are, and how many of positions: by output channels where there are panels for
+/// every thread and more of them than of positions (`columns` counts them for each tap), a few at a time that the
+/// second-level cache holds; else by positions, with all weights packed for each thread.
+fn cuts(
+    panels: usize,
+    panel_floats: usize,
+    positions: usize,
+    columns: usize,
+    threads: usize,
+) -> (usize, usize) {
+    if positions == 0 {
+        return (0, 0);
+    }
+    if panels >= 2 * threads && columns >= positions {
+        let most = (PACKED_AT_A_TIME / panel_floats).clamp(1, panels.div_ceil(threads));
+        return (panels.div_ceil(most).next_multiple_of(threads).min(panels), 1);
+    }
+    let most = (MOST_PACKED / (panels * panel_floats)).max(1);
+    let parts = threads.min(positions.div_ceil(BLOCK_PIXELS)).min(most);
+    (threads.div_ceil(parts).min(panels), parts)
 }
 
 /// These panels for the taps of each lattice, `[taps, depth, 2 · LANES]` each; those of one class share theirs.
@@ -247,5 +263,35 @@ simd_fn! {
             // SAFETY: as the caller vouches.
             unsafe { to.store_result(s, at + offset, s.zero(), S::LANES.min(count - offset)) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_thread_has_work_and_packed_weights_are_bounded() {
+        for panels in 1..70 {
+            for (positions, columns, panel_floats) in [
+                (1, 64, 2048),
+                (95, 256, 1 << 15),
+                (256, 4608, 1 << 18),
+                (4096, 64, 1 << 12),
+                (50_000, 1, 1 << 21),
+            ] {
+                for threads in [1, 2, 3, 8, 64] {
+                    let (groups, parts) = cuts(panels, panel_floats, positions, columns, threads);
+                    assert!((1..=panels).contains(&groups) && parts >= 1);
+                    assert!(groups * parts >= threads.min(panels), "{panels} {positions} {threads}");
+                    let packed = parts * panels * panel_floats;
+                    assert!(parts == 1 || packed <= MOST_PACKED, "{panels} {positions} {threads}");
+                    // By output channels every thread has as many shares, and these are as long but for a panel.
+                    let as_many = groups.is_multiple_of(threads);
+                    assert!(parts > 1 || panels < 2 * threads || as_many || groups == panels);
+                }
+            }
+        }
+        assert_eq!(cuts(4, 2048, 0, 64, 2), (0, 0));
     }
 }

@@ -20,7 +20,7 @@ use super::weights::{Direction, Weights};
 use super::{Conv2d, with_first_pixel};
 use crate::gemm::{
     Ahead, ColumnTile, Finish, MAX_ROWS, RowAddress, RowTile, column_tile, columns_per_tile, even_ranges,
-    row_tile, rows_per_tile,
+    in_parts, row_tile, rows_per_tile,
 };
 use crate::memory::{Scratch, Source, Target};
 use crate::shape::Grid;
@@ -41,25 +41,25 @@ const TILES_PER_BLOCK: usize = 36;
 
 const LEAST_TILES_PER_BLOCK: usize = 24;
 
-/// Output channels made at a time when shared out by tiles. Their transformed weights (4.7 MB at 256
-/// channels) are read by every block, so they must stay in the cache that the threads share; transforming
-/// the input anew for the next 128 costs less.
+/// Output channels that a share of tiles makes, at most: their transformed weights (4.7 MB at 256 channels) are read by every
+/// block of tiles, and transforming the input anew for others costs less than reading weights from far away.
 const COLUMNS_AT_A_TIME: usize = 128;
 
-/// Tiles for which a share transforms the weights: that takes as long as the products of some seven.
+/// Tiles that a share has at least, for which it transforms the weights: that takes as long as the products of some seven.
 const LEAST_TILES_PER_SHARE: usize = 64;
 
-/// Floats of transformed weights of all shares of tiles together, of 16 MiB, which a cache that threads share may hold.
-const MOST_TRANSFORMED: usize = 4 << 20;
+/// Floats that all shares together keep transformed (32 MiB), as much as a cache that threads share may hold.
+const MOST_TRANSFORMED: usize = 8 << 20;
 
 /// How many blocks `tiles` are cut into: as many for each thread, unless that made them too small.
 fn blocks(tiles: usize, threads: usize) -> usize {
     tiles.div_ceil(TILES_PER_BLOCK).next_multiple_of(threads).min(tiles.div_ceil(LEAST_TILES_PER_BLOCK))
 }
 
-/// Tiles transformed at a time for the weight gradient: the fewer, the more channels they have.
+/// Tiles transformed at a time for the weight gradient: the fewer, the more channels they have, but all of those that are
+/// transformed at once.
 fn weight_gradient_tiles(channels: usize) -> usize {
-    (16384 / channels).clamp(64, 128)
+    (16384 / channels).clamp(TRANSFORMED_AT_ONCE, 128)
 }
 
 /// Tiles up to which a weight gradient is made a tile of the inner kernel at a time, at all points: there are few products
@@ -187,14 +187,17 @@ unsafe fn convolve<const POINTS: usize>(
     finish: Finish,
     y: Target,
 ) {
-    let threads = rayon::current_num_threads();
-    let by_panels = tiles.len() < BY_PANELS_BELOW;
-    let shares = shares(isa, tiles.len(), POINTS * POINTS, weights, threads);
-    share::at_once(shares, |Share { panels, tiles: range }, threads| {
+    let few = tiles.len() < BY_PANELS_BELOW;
+    let panels = weights.panels(isa);
+    let size = Size { points: POINTS * POINTS, depth: weights.depth(), width: columns_per_tile(isa) };
+    let (groups, parts) = cuts(size, panels, tiles.len(), few, rayon::current_num_threads());
+    let share = |panels: Range<usize>| in_parts(tiles.len(), parts).map(move |tiles| (panels.clone(), tiles));
+    let shares = in_parts(panels, groups).flat_map(share).collect();
+    share::at_once(shares, |(panels, range): (Range<usize>, Range<usize>), threads| {
         let tiles = &tiles[range];
         // SAFETY: as the caller vouches; these panels of these tiles are this job's alone.
         unsafe {
-            if by_panels {
+            if few {
                 convolve_by_panels::<POINTS>(isa, tiles, x, weights, panels, threads, finish, y);
             } else {
                 convolve_by_tiles::<POINTS>(isa, tiles, x, weights, panels, threads, finish, y);
@@ -203,33 +206,33 @@ unsafe fn convolve<const POINTS: usize>(
     });
 }
 
-/// Output channels of some tiles.
-struct Share {
-    panels: Range<usize>,
-    tiles: Range<usize>,
+/// What a transformed panel of weights has: `points · depth · width` floats.
+#[derive(Clone, Copy)]
+struct Size {
+    points: usize,
+    depth: usize,
+    width: usize,
 }
 
-fn shares(isa: Isa, tiles: usize, points: usize, weights: &Weights, threads: usize) -> Vec<Share> {
-    let panels = weights.panels(isa);
-    let (by_panels, by_tiles) = if tiles < BY_PANELS_BELOW {
-        (threads.min(panels.div_ceil(2)), 1)
-    } else {
-        let width = columns_per_tile(isa);
-        let groups = panels.div_ceil(COLUMNS_AT_A_TIME / width);
-        if groups >= threads {
-            (groups.next_multiple_of(threads).min(panels), 1)
-        } else {
-            let transformed = points * weights.depth() * panels * width;
-            let most = (tiles / LEAST_TILES_PER_SHARE).min(MOST_TRANSFORMED / transformed);
-            (groups, threads.div_ceil(groups).min(most))
-        }
-    };
-    let by_panels = even_ranges(panels, panels.div_ceil(by_panels));
-    let share = |panels: Range<usize>| {
-        let by_tiles = even_ranges(tiles, tiles.div_ceil(by_tiles.max(1)).max(1));
-        by_tiles.map(move |tiles| Share { panels: panels.clone(), tiles })
-    };
-    by_panels.flat_map(share).collect()
+/// How many shares of output channels there are, and how many of tiles.
+fn cuts(size: Size, panels: usize, tiles: usize, few: bool, threads: usize) -> (usize, usize) {
+    let Size { points, depth, width } = size;
+    if tiles == 0 {
+        return (0, 0);
+    }
+    if few {
+        // Each transforms all tiles, which takes as long as the products of a third of a panel.
+        let most = (MOST_TRANSFORMED / (points * tiles * depth)).max(1);
+        return (threads.min(panels.div_ceil(2)).min(most), 1);
+    }
+    let panel_floats = points * depth * width;
+    let at_a_time = (MOST_TRANSFORMED / (threads * panel_floats)).clamp(1, COLUMNS_AT_A_TIME / width);
+    let groups = panels.div_ceil(at_a_time);
+    if groups >= threads {
+        return (groups.next_multiple_of(threads).min(panels), 1);
+    }
+    let most = (tiles / LEAST_TILES_PER_SHARE).min(MOST_TRANSFORMED / (panels * panel_floats)).max(1);
+    (groups, threads.div_ceil(groups).min(most))
 }
 
 /// Transforms rows of a panel of weights to as many rows of each point of U, from `to` on.
@@ -267,14 +270,14 @@ unsafe fn transform_weights<const POINTS: usize>(
             weights.pack(isa, panel, (0..9).map(|tap| 8 - tap), rows.clone(), packed);
             let per_tap = rows.len() * width;
             let floats = Source::from(&*packed);
-            let taps = TapRows { floats, at: 0, stride: width, per_tap, columns: width, scale: None };
+            let taps = TapRows { floats, at: 0, stride: width, per_tap, columns: columns.len(), scale: None };
             // SAFETY: as many rows were packed; the caller vouches for U.
             unsafe { weight_rows::<POINTS>(isa, taps, rows.len(), u, to, per_point) };
         }
     }
 }
 
-/// These panels of at most [`COLUMNS_AT_A_TIME`] output channels, by so many threads.
+/// By so many threads.
 ///
 /// # Safety
 /// As [`convolve`], for these panels.
@@ -531,7 +534,9 @@ pub(super) unsafe fn weight_gradient<const POINTS: usize>(
     let tiles = tiles(&conv.inputs, &conv.outputs, conv.window.padding, POINTS - 2);
     let panels = conv.out_channels.div_ceil(columns_per_tile(isa));
     // x is transformed anew for each of the shares.
-    let shares: Vec<_> = even_ranges(panels, panels.div_ceil(rayon::current_num_threads())).collect();
+    let at_a_time = tiles.len().min(weight_gradient_tiles(conv.in_channels));
+    let most = (MOST_TRANSFORMED / (POINTS * POINTS * at_a_time * conv.in_channels)).max(1);
+    let shares = in_parts(panels, rayon::current_num_threads().min(panels).min(most)).collect();
     share::at_once(shares, |panels, threads| {
         // SAFETY: these panels of dw are this job's alone; for the rest the caller vouches.
         unsafe { weight_gradient_of_panels::<POINTS>(isa, conv, &tiles, x, dz, panels, threads, scale, dw) };
@@ -567,6 +572,7 @@ unsafe fn weight_gradient_of_panels<const POINTS: usize>(
     let (v, d) = scratch.floats().split_at_mut(v_rows.len(points));
     let (v, d) = (Target::from(v), Target::from(d));
     let transform = |tiles: &[Tile]| {
+        assert!(tiles.len() <= most);
         share::within(threads, tiles.iter().enumerate(), |(t, tile)| {
             let (v_at, d_at) = (v_rows.at(0, t), d_rows.at(0, t));
             let (v_per_point, d_per_point, columns) = (v_rows.per_point, d_rows.per_point, columns.clone());
@@ -613,7 +619,7 @@ unsafe fn weight_gradient_of_panels<const POINTS: usize>(
     };
 
     if tiles.len() <= TRANSFORMED_AT_ONCE {
-        // A tile of dU is transformed back at all points while it is in the nearest cache.
+        // A tile of dU is transformed back at all points while it is in a near cache.
         let operands = transform(tiles);
         let jobs = (0..panels.len())
             .flat_map(|panel| even_ranges(depth, rows_per_tile(isa)).map(move |channels| (panel, channels)));
@@ -688,7 +694,7 @@ mod tests {
 
     #[test]
     fn blocks_are_alike_and_never_small() {
-        for tiles in BY_PANELS_BELOW..2000 {
+        for tiles in LEAST_TILES_PER_SHARE..2000 {
             for threads in [1, 2, 3, 8, 64] {
                 let most = tiles.div_ceil(blocks(tiles, threads));
                 let least = even_ranges(tiles, most).map(|block| block.len()).min();
@@ -699,5 +705,36 @@ mod tests {
         assert_eq!(blocks(288, 2), 8);
         assert_eq!(blocks(288, 3), 9);
         assert_eq!(blocks(100, 64), 5);
+    }
+
+    #[test]
+    fn every_thread_has_work_and_what_is_transformed_is_bounded() {
+        for panels in 1..70 {
+            for depth in [16, 64, 256, 512, 2048] {
+                for tiles in [1, 16, 95, 96, 97, 300, 5000] {
+                    for threads in [1, 2, 3, 8, 64] {
+                        let (size, few) = (Size { points: 36, depth, width: 32 }, tiles < BY_PANELS_BELOW);
+                        let (groups, parts) = cuts(size, panels, tiles, few, threads);
+                        let what = format!("{panels} {depth} {tiles} {threads}: {groups} {parts}");
+                        assert!((1..=panels).contains(&groups) && (1..=tiles).contains(&parts), "{what}");
+                        let of_panels = groups.min(threads) * panels.div_ceil(groups) * 36 * depth * 32;
+                        let transformed = if few { groups * 36 * tiles * depth } else { parts * of_panels };
+                        let one_panel_each = parts == 1 && panels.div_ceil(groups) == 1;
+                        assert!(
+                            groups * parts == 1 || one_panel_each || transformed <= 2 * MOST_TRANSFORMED,
+                            "{what}"
+                        );
+                        // Every thread has as many shares of output channels, as long but for a panel; or is helped.
+                        let as_many = groups.is_multiple_of(threads) || groups == panels;
+                        assert!(few || groups < threads || as_many, "{what}");
+                    }
+                }
+            }
+        }
+        let size = Size { points: 36, depth: 64, width: 32 };
+        assert_eq!(cuts(size, 4, 0, true, 2), (0, 0));
+        // Two threads: 256 to 256 channels by output channels, 64 to 64 by tiles.
+        assert_eq!(cuts(Size { depth: 256, ..size }, 8, 256, false, 2), (2, 1));
+        assert_eq!(cuts(size, 2, 1024, false, 2), (1, 2));
     }
 }

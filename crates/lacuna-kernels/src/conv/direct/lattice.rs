@@ -20,7 +20,7 @@ pub(super) struct Lattice {
     pub(super) source: Plane,
     /// Offset of each tap in the source, `(y, x)`, and its index in the weights.
     pub(super) taps: Vec<Tap>,
-    /// Of lattices of other classes, whose weights are packed before this one's.
+    /// Taps of the classes whose weights are packed before this one's.
     pub(super) taps_before: usize,
 }
 

@@ -124,7 +124,7 @@ impl OuterProduct<'_> {
         let &Self { isa, lattices, rows, plain, dz, columns } = self;
         let width = columns_per_tile(isa);
         let panels = columns.div_ceil(width);
-        // Two lines of each pixel.
+        // A panel takes two lines of each pixel; in place there is nothing behind the last channel to fill up a vector with.
         let gradients_in_place =
             columns.is_multiple_of(isa.lanes()) && 2 * columns <= most_channels_in_place(isa);
         let channels_in_place = plain && rows.depth <= most_channels_in_place(isa);
@@ -212,8 +212,8 @@ impl OuterProduct<'_> {
                                 .filter(|_| i + 1 == blocks.len())
                                 .map(|scale| (scale, panel * width)),
                         };
-                        // SAFETY: both operands have these rows; the group's rows are this job's alone, and in
-                        // `out`, as the caller vouches.
+                        // SAFETY: both operands have these rows, in place as much as packed: of `dz` only if its columns
+                        // are whole vectors. The group's rows are this job's alone, and in `out`, as the caller vouches.
                         unsafe { column_tile(isa, group.rows, &tile) };
                     }
                 }

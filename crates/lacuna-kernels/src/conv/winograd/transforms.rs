@@ -227,7 +227,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// Writes the channels `channels` of a tile's `A dY Aᵀ` to row `to` of each point of D, rounded up to whole panels.
+    /// Writes the channels `channels` of a tile's `A dY Aᵀ` to row `to` of each point of D, rounded up to whole vectors.
     ///
     /// # Safety
     /// `dz` must have `all_channels` floats per pixel of the tile's output, and `zeros` as many as `channels`; D must have
@@ -256,14 +256,13 @@ simd_fn! {
                     *address = dz.at(pixel * all_channels + from, channels);
                 }
             }
-            // D's rows are whole panels, of two vectors each: the last may be all zero.
-            for channel in (0..channels.next_multiple_of(2 * S::LANES)).step_by(S::LANES) {
-                let count = channels.saturating_sub(channel).min(S::LANES);
+            for channel in (0..channels).step_by(S::LANES) {
+                let count = S::LANES.min(channels - channel);
                 let mut between = Between::<S>::new();
                 for j in 0..size {
                     let mut y = [s.zero(); 6];
                     for i in 0..size {
-                        y[i] = load_up_to(s, pixels[i][j].wrapping_add(channel), count);
+                        y[i] = load_up_to(s, pixels[i][j].add(channel), count);
                     }
                     between.set_column(j, &gradient_into_points::<S, POINTS>(s, &y), POINTS);
                 }
@@ -283,7 +282,7 @@ simd_fn! {
     /// `stride` apart, start with the first of these channels at each point.
     ///
     /// # Safety
-    /// M must have these rows at each point, `per_point` apart and of whole panels; `y` must have `all_channels` floats per
+    /// M must have these rows at each point, `per_point` apart and of whole vectors; `y` must have `all_channels` floats per
     /// pixel of the tiles' outputs, `finish` must cover it, and no other job may use these channels of the tiles' outputs.
     pub(super) unsafe fn output_tiles<S, const POINTS: usize>(
         s,
@@ -306,7 +305,7 @@ simd_fn! {
                 for j in 0..POINTS {
                     let mut line = [s.zero(); 6];
                     for i in 0..POINTS {
-                        // SAFETY: M's rows are whole panels, at each point; vouched for by the caller.
+                        // SAFETY: M's rows are whole vectors, at each point; vouched for by the caller.
                         line[i] = unsafe { m.load(s, (i * POINTS + j) * per_point + from, S::LANES) };
                     }
                     between.set_column(j, &out_of_points::<S, POINTS>(s, &line), size);
@@ -344,8 +343,8 @@ pub(super) struct TapRows<'a> {
 const PREFETCH_ROWS: usize = 4;
 
 simd_fn! {
-    /// Writes `G g Gᵀ` of the first `rows` rows of the taps to as many rows of each point of U, from `to` on,
-    /// columns beyond the last zero.
+    /// Writes `G g Gᵀ` of the first `rows` rows of the taps to as many rows of each point of U, from `to` on, of panels in
+    /// which the vectors that have columns are written, columns beyond the last zero.
     ///
     /// # Safety
     /// The taps must have these rows, and `scale` a float per column; U must have these rows at each point,
@@ -354,10 +353,10 @@ simd_fn! {
         s, taps: TapRows, rows: usize, u: Target, to: usize, per_point: usize,
     ) {
         for row in 0..rows {
-            for half in 0..2 {
+            for half in 0..taps.columns.div_ceil(S::LANES) {
                 let first = half * S::LANES;
-                let count = taps.columns.saturating_sub(first).min(S::LANES);
-                let from = taps.at + row * taps.stride + first.min(taps.columns);
+                let count = S::LANES.min(taps.columns - first);
+                let from = taps.at + row * taps.stride + first;
                 let mut g = [s.zero(); 9];
                 for tap in 0..9 {
                     // SAFETY: the caller vouches for the row of each tap, and for `scale`.
@@ -366,7 +365,7 @@ simd_fn! {
                         s.prefetch(at.wrapping_add(PREFETCH_ROWS * taps.stride));
                         g[tap] = load_up_to(s, at, count);
                         if let Some(scale) = taps.scale {
-                            g[tap] = s.mul(g[tap], scale.load(s, first.min(taps.columns), count));
+                            g[tap] = s.mul(g[tap], scale.load(s, first, count));
                         }
                     }
                 }
@@ -394,7 +393,7 @@ simd_fn! {
     /// Writes `scale · Gᵀ dU G` of one row of each point to row `to` of each of the nine taps of `dw`.
     ///
     /// # Safety
-    /// dU must have the row `from`, of whole panels, at each point, and `scale` a float per column; `dw` must
+    /// dU must have the row `from`, of whole vectors, at each point, and `scale` a float per column; `dw` must
     /// have that row of each tap, `per_tap` apart, used by no other job.
     pub(super) unsafe fn weight_gradient_rows<S, const POINTS: usize>(
         s,
