@@ -327,7 +327,7 @@ unsafe fn convolve_by_tiles<const POINTS: usize>(
         for (t, tile) in tiles.iter().enumerate() {
             let to = v_rows.at(0, t);
             // SAFETY: V has a row per tile at each point, and is this job's; the caller vouches for x.
-            unsafe { input_tile::<POINTS>(isa, x, depth, zeros, tile, v, to, v_rows.per_point) };
+            unsafe { input_tile::<POINTS>(isa, x, 0..depth, depth, zeros, tile, v, to, v_rows.per_point) };
         }
         // SAFETY: V is complete.
         let groups = unsafe { groups(isa, v.as_source(), v_rows, m_rows, tiles.len()) };
@@ -480,7 +480,9 @@ unsafe fn convolve_by_panels<const POINTS: usize>(
     share::within(threads, tiles.iter().enumerate(), |(t, tile)| {
         // SAFETY: V has a row per tile at each point; this tile's are this job's alone; the caller vouches
         // for x.
-        unsafe { input_tile::<POINTS>(isa, x, depth, zeros, tile, v, v_rows.at(0, t), v_rows.per_point) };
+        unsafe {
+            input_tile::<POINTS>(isa, x, 0..depth, depth, zeros, tile, v, v_rows.at(0, t), v_rows.per_point);
+        };
     });
     // SAFETY: V is complete, and nothing writes to it any more.
     let v = unsafe { v.as_source() };
@@ -532,32 +534,45 @@ pub(super) unsafe fn weight_gradient<const POINTS: usize>(
     dw: Target,
 ) {
     let tiles = tiles(&conv.inputs, &conv.outputs, conv.window.padding, POINTS - 2);
-    let panels = conv.out_channels.div_ceil(columns_per_tile(isa));
-    // x is transformed anew for each of the shares.
+    let (panels, vectors) =
+        (conv.out_channels.div_ceil(columns_per_tile(isa)), conv.in_channels.div_ceil(isa.lanes()));
+    // What is transformed anew for each of the shares: of the side that has fewer channels.
     let at_a_time = tiles.len().min(weight_gradient_tiles(conv.in_channels));
-    let most = (MOST_TRANSFORMED / (POINTS * POINTS * at_a_time * conv.in_channels)).max(1);
-    let shares = in_parts(panels, rayon::current_num_threads().min(panels).min(most)).collect();
-    share::at_once(shares, |panels, threads| {
-        // SAFETY: these panels of dw are this job's alone; for the rest the caller vouches.
-        unsafe { weight_gradient_of_panels::<POINTS>(isa, conv, &tiles, x, dz, panels, threads, scale, dw) };
+    let fewer = conv.in_channels.min(conv.out_channels);
+    let most =
+        rayon::current_num_threads().min(MOST_TRANSFORMED / (POINTS * POINTS * at_a_time * fewer)).max(1);
+    let by_input = conv.in_channels >= conv.out_channels;
+    let (of_input, of_output) = if by_input { (most.min(vectors), 1) } else { (1, most.min(panels)) };
+    let share = |vectors: Range<usize>| {
+        let channels = vectors.start * isa.lanes()..conv.in_channels.min(vectors.end * isa.lanes());
+        in_parts(panels, of_output).map(move |panels| (channels.clone(), panels))
+    };
+    let shares = in_parts(vectors, of_input).flat_map(share).collect();
+    share::at_once(shares, |(channels, panels): (Range<usize>, Range<usize>), threads| {
+        // SAFETY: these panels of these channels of dw are this job's alone; for the rest the caller vouches.
+        unsafe {
+            weight_gradient_of::<POINTS>(isa, conv, &tiles, x, dz, channels, panels, threads, scale, dw);
+        }
     });
 }
 
 /// # Safety
-/// As [`weight_gradient`], for these panels of `dw`.
+/// As [`weight_gradient`], for these input channels and panels of `dw`.
 #[allow(clippy::too_many_arguments)]
-unsafe fn weight_gradient_of_panels<const POINTS: usize>(
+unsafe fn weight_gradient_of<const POINTS: usize>(
     isa: Isa,
     conv: &Conv2d,
     tiles: &[Tile],
     x: &[f32],
     dz: &[f32],
+    inputs: Range<usize>,
     panels: Range<usize>,
     threads: usize,
     scale: Option<&[f32]>,
     dw: Target,
 ) {
-    let (depth, all_columns, width) = (conv.in_channels, conv.out_channels, columns_per_tile(isa));
+    let (all_inputs, all_columns, width) = (conv.in_channels, conv.out_channels, columns_per_tile(isa));
+    let depth = inputs.len();
     let columns = panels.start * width..all_columns.min(panels.end * width);
     let points = POINTS * POINTS;
     let (x, dz) = (Source::from(x), Source::from(dz));
@@ -565,7 +580,7 @@ unsafe fn weight_gradient_of_panels<const POINTS: usize>(
     let zeros = Source::from(&*zeros);
 
     let columns_stride = panels.len() * width;
-    let most = tiles.len().min(weight_gradient_tiles(depth));
+    let most = tiles.len().min(weight_gradient_tiles(all_inputs));
     let v_rows = Points::new(most, depth.next_multiple_of(isa.lanes()) + 16);
     let d_rows = Points::new(most, columns_stride + 16);
     let mut scratch = Scratch::take(v_rows.len(points) + d_rows.len(points));
@@ -575,11 +590,12 @@ unsafe fn weight_gradient_of_panels<const POINTS: usize>(
         assert!(tiles.len() <= most);
         share::within(threads, tiles.iter().enumerate(), |(t, tile)| {
             let (v_at, d_at) = (v_rows.at(0, t), d_rows.at(0, t));
-            let (v_per_point, d_per_point, columns) = (v_rows.per_point, d_rows.per_point, columns.clone());
+            let (v_per_point, d_per_point) = (v_rows.per_point, d_rows.per_point);
+            let (inputs, columns) = (inputs.clone(), columns.clone());
             // SAFETY: V and D have a row per tile at each point; this tile's are this job's alone; the
             // caller vouches for x and dz.
             unsafe {
-                input_tile::<POINTS>(isa, x, depth, zeros, tile, v, v_at, v_per_point);
+                input_tile::<POINTS>(isa, x, inputs, all_inputs, zeros, tile, v, v_at, v_per_point);
                 gradient_tile::<POINTS>(isa, dz, columns, all_columns, zeros, tile, d, d_at, d_per_point);
             }
         });
@@ -611,7 +627,8 @@ unsafe fn weight_gradient_of_panels<const POINTS: usize>(
     // Transforms a row of dU back, of the columns from `first` on.
     let finish = |u: Source, u_at: usize, per_point: usize, channel: usize, columns: Range<usize>| {
         let scale = scale.map(|scale| Source::from(&scale[columns.clone()]));
-        let (to, per_tap) = (channel * all_columns + columns.start, depth * all_columns);
+        let to = (inputs.start + channel) * all_columns + columns.start;
+        let per_tap = all_inputs * all_columns;
         // SAFETY: dU is complete, and has this row at each point; these columns of the rows of `dw` are the caller's alone.
         unsafe {
             weight_gradient_rows::<POINTS>(isa, u, u_at, per_point, columns.len(), scale, dw, to, per_tap);

@@ -186,14 +186,23 @@ fn weight_gradient_out_of_points<S: Simd, const POINTS: usize>(s: S, u: &Line<S>
 }
 
 simd_fn! {
-    /// Writes a tile's `Bᵀ d B` to row `to` of each point of V, channels rounded up to whole vectors.
+    /// Writes the channels `channels` of a tile's `Bᵀ d B` to row `to` of each point of V, rounded up to whole vectors.
     ///
     /// # Safety
-    /// `x` must have `channels` floats per pixel of the tile's input, and `zeros` as many; V must have that
+    /// `x` must have `all_channels` floats per pixel of the tile's input, and `zeros` as many as `channels`; V must have that
     /// row at each point, `per_point` apart, used by no other job.
     pub(super) unsafe fn input_tile<S, const POINTS: usize>(
-        s, x: Source, channels: usize, zeros: Source, tile: &Tile, v: Target, to: usize, per_point: usize,
+        s,
+        x: Source,
+        channels: std::ops::Range<usize>,
+        all_channels: usize,
+        zeros: Source,
+        tile: &Tile,
+        v: Target,
+        to: usize,
+        per_point: usize,
     ) {
+        let (from, channels) = (channels.start, channels.len());
         // SAFETY: the tile's pixels are inside its input, and what is read of `between` was set before; for the rest the
         // caller vouches.
         unsafe {
@@ -201,7 +210,7 @@ simd_fn! {
             for (row, pixels) in pixels.iter_mut().enumerate() {
                 for (column, address) in pixels.iter_mut().enumerate() {
                     if let Some(pixel) = tile.input_pixel(row, column) {
-                        *address = x.at(pixel * channels, channels);
+                        *address = x.at(pixel * all_channels + from, channels);
                     }
                 }
             }
