@@ -536,12 +536,13 @@ pub(super) unsafe fn weight_gradient<const POINTS: usize>(
     let tiles = tiles(&conv.inputs, &conv.outputs, conv.window.padding, POINTS - 2);
     let (panels, vectors) =
         (conv.out_channels.div_ceil(columns_per_tile(isa)), conv.in_channels.div_ceil(isa.lanes()));
-    // What is transformed anew for each of the shares: of the side that has fewer channels.
+    // Of the side that has fewer channels all is transformed anew for each of the shares; if they are as many, of x, as another
+    // core may just have written dz.
     let at_a_time = tiles.len().min(weight_gradient_tiles(conv.in_channels));
     let fewer = conv.in_channels.min(conv.out_channels);
     let most =
         rayon::current_num_threads().min(MOST_TRANSFORMED / (POINTS * POINTS * at_a_time * fewer)).max(1);
-    let by_input = conv.in_channels >= conv.out_channels;
+    let by_input = conv.in_channels > conv.out_channels;
     let (of_input, of_output) = if by_input { (most.min(vectors), 1) } else { (1, most.min(panels)) };
     let share = |vectors: Range<usize>| {
         let channels = vectors.start * isa.lanes()..conv.in_channels.min(vectors.end * isa.lanes());
