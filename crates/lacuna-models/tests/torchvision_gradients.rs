@@ -6,6 +6,9 @@
 
 #![allow(clippy::unwrap_used)] // the allowance for tests does not reach their helpers
 
+#[macro_use]
+#[path = "torchvision/each.rs"]
+mod each;
 #[allow(dead_code)] // what else `torchvision` has of the scene
 #[path = "torchvision/scene.rs"]
 mod scene;
@@ -32,32 +35,4 @@ fn agrees(detector: &str, backbone: &str) {
     }
 }
 
-#[test]
-fn retinanet_resnet18() {
-    agrees("retinanet", "resnet18");
-}
-
-#[test]
-fn retinanet_resnet50() {
-    agrees("retinanet", "resnet50");
-}
-
-#[test]
-fn fcos_resnet18() {
-    agrees("fcos", "resnet18");
-}
-
-#[test]
-fn fcos_resnet50() {
-    agrees("fcos", "resnet50");
-}
-
-#[test]
-fn faster_rcnn_resnet18() {
-    agrees("fasterrcnn", "resnet18");
-}
-
-#[test]
-fn faster_rcnn_resnet50() {
-    agrees("fasterrcnn", "resnet50");
-}
+for_each_detector!(agrees);

@@ -625,7 +625,7 @@ unsafe fn weight_gradient_of<const POINTS: usize>(
             // SAFETY: V and D have a row for each of the tiles; the sums are the caller's alone.
             unsafe { column_tile(isa, channels.len(), &tile) };
         };
-    // Transforms a row of dU back, of the columns from `first` on.
+    // Transforms these columns of a channel's row of dU back.
     let finish = |u: Source, u_at: usize, per_point: usize, channel: usize, columns: Range<usize>| {
         let scale = scale.map(|scale| Source::from(&scale[columns.clone()]));
         let to = (inputs.start + channel) * all_columns + columns.start;

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)] // the allowance for tests does not reach their helpers
 
+#[macro_use]
+mod each;
 mod parts;
 mod scene;
 
@@ -130,32 +132,4 @@ fn agrees(detector: &str, backbone: &str) {
     losses(&tracked, &config, &expected);
 }
 
-#[test]
-fn retinanet_resnet18() {
-    agrees("retinanet", "resnet18");
-}
-
-#[test]
-fn retinanet_resnet50() {
-    agrees("retinanet", "resnet50");
-}
-
-#[test]
-fn fcos_resnet18() {
-    agrees("fcos", "resnet18");
-}
-
-#[test]
-fn fcos_resnet50() {
-    agrees("fcos", "resnet50");
-}
-
-#[test]
-fn faster_rcnn_resnet18() {
-    agrees("fasterrcnn", "resnet18");
-}
-
-#[test]
-fn faster_rcnn_resnet50() {
-    agrees("fasterrcnn", "resnet50");
-}
+for_each_detector!(agrees);

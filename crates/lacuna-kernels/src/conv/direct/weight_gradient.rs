@@ -6,7 +6,9 @@ use rayon::prelude::*;
 
 use super::lattice::{Lattice, Rows, next_positions, rows_of_input};
 use crate::conv::Conv2d;
-use crate::gemm::{Ahead, ColumnTile, RowAddress, column_tile, columns_per_tile, even_ranges, rows_per_tile};
+use crate::gemm::{
+    Ahead, ColumnTile, RowAddress, column_tile, columns_per_tile, even_ranges, in_parts, rows_per_tile,
+};
 use crate::memory::{Scratch, Source, Target, load_up_to};
 use crate::simd::{Isa, simd_fn};
 
@@ -54,8 +56,8 @@ pub(in crate::conv) unsafe fn weight_gradient(
         let mut partial = Scratch::take(parts * len);
         let partial = &mut partial.floats()[..parts * len];
         let groups = row_groups(isa, lattices[0].taps.len(), rows.depth);
-        partial.par_chunks_exact_mut(len).enumerate().for_each(|(part, sum)| {
-            let range = part * pixels / parts..(part + 1) * pixels / parts;
+        let ranges: Vec<_> = in_parts(pixels, parts).collect();
+        partial.par_chunks_exact_mut(len).zip(ranges).for_each(|(sum, range)| {
             // SAFETY: the part's sum has a row for each of the groups; for x and dz the caller vouches.
             unsafe { product.add(range, &groups, None, sum.into()) };
         });
