@@ -565,8 +565,8 @@ mod x86 {
 /// Defines a function whose body is compiled once per instruction set.
 ///
 /// `fn name<S>(s, …)` becomes `fn name(isa: Isa, …)`; inside, `s: S` offers the operations of
-/// [`Simd`], and plain loops are vectorised by the compiler with that instruction set. An `unsafe fn`
-/// stays one: its caller vouches for what it is given.
+/// [`Simd`], and plain loops are vectorised by the compiler with that instruction set. Further parameters follow as
+/// `<S, const N: usize; T: Trait>`. An `unsafe fn` stays one: its caller vouches for what it is given.
 macro_rules! simd_fn {
     ($(#[$attribute:meta])* $visibility:vis unsafe fn $($rest:tt)*) => {
         $crate::simd::simd_fn! { @[unsafe] $(#[$attribute])* $visibility fn $($rest)* }
@@ -577,49 +577,49 @@ macro_rules! simd_fn {
     (
         @[$($unsafe:tt)?]
         $(#[$attribute:meta])*
-        $visibility:vis fn $name:ident<$S:ident $(, const $N:ident: usize)*>(
+        $visibility:vis fn $name:ident<$S:ident $(, const $N:ident: usize)* $(; $T:ident: $bound:path)?>(
             $s:ident $(, $argument:ident: $type:ty)* $(,)?
         ) $(-> $result:ty)? $body:block
     ) => {
         $(#[$attribute])*
         #[allow(clippy::too_many_arguments, unused_unsafe)]
-        $visibility $($unsafe)? fn $name<$(const $N: usize),*>(
+        $visibility $($unsafe)? fn $name<$($T: $bound,)? $(const $N: usize),*>(
             isa: $crate::simd::Isa $(, $argument: $type)*
         ) $(-> $result)? {
             #[inline(always)]
             #[allow(unused_variables, clippy::too_many_arguments)]
-            $($unsafe)? fn generic<$S: $crate::simd::Simd $(, const $N: usize)*>(
+            $($unsafe)? fn generic<$S: $crate::simd::Simd $(, $T: $bound)? $(, const $N: usize)*>(
                 $s: $S $(, $argument: $type)*
             ) $(-> $result)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512vl,avx2,fma")]
             #[allow(clippy::too_many_arguments)]
-            $($unsafe)? fn avx512<$(const $N: usize),*>($($argument: $type),*) $(-> $result)? {
+            $($unsafe)? fn avx512<$($T: $bound,)? $(const $N: usize),*>($($argument: $type),*) $(-> $result)? {
                 // SAFETY: this function runs only where the processor has the instructions; the caller
                 // vouches for the arguments.
-                unsafe { generic::<_, $($N),*>($crate::simd::Avx512::new() $(, $argument)*) }
+                unsafe { generic::<_, $($T,)? $($N),*>($crate::simd::Avx512::new() $(, $argument)*) }
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             #[allow(clippy::too_many_arguments)]
-            $($unsafe)? fn avx2_fma<$(const $N: usize),*>($($argument: $type),*) $(-> $result)? {
+            $($unsafe)? fn avx2_fma<$($T: $bound,)? $(const $N: usize),*>($($argument: $type),*) $(-> $result)? {
                 // SAFETY: as above.
-                unsafe { generic::<_, $($N),*>($crate::simd::Avx2Fma::new() $(, $argument)*) }
+                unsafe { generic::<_, $($T,)? $($N),*>($crate::simd::Avx2Fma::new() $(, $argument)*) }
             }
 
             match isa.0 {
                 // SAFETY: an `Isa` exists only for an instruction set that was detected; the caller
                 // vouches for the arguments.
                 #[cfg(target_arch = "x86_64")]
-                $crate::simd::Set::Avx512 => unsafe { avx512::<$($N),*>($($argument),*) },
+                $crate::simd::Set::Avx512 => unsafe { avx512::<$($T,)? $($N),*>($($argument),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                $crate::simd::Set::Avx2Fma => unsafe { avx2_fma::<$($N),*>($($argument),*) },
+                $crate::simd::Set::Avx2Fma => unsafe { avx2_fma::<$($T,)? $($N),*>($($argument),*) },
                 // SAFETY: the caller vouches for the arguments.
                 $crate::simd::Set::Portable => unsafe {
-                    generic::<_, $($N),*>($crate::simd::Portable $(, $argument)*)
+                    generic::<_, $($T,)? $($N),*>($crate::simd::Portable $(, $argument)*)
                 },
             }
         }

@@ -9,10 +9,17 @@ use common::{Reference, assert_close_sums, cases, finish, numbers, on_threads};
 use lacuna_kernels::{Algorithm, Conv2d, Epilogue, Grid, Isa, Window};
 use proptest::prelude::*;
 
+const ALGORITHMS: [Algorithm; 4] =
+    [Algorithm::Winograd4, Algorithm::Winograd2, Algorithm::WinogradStride2, Algorithm::Direct];
+
 /// Of the largest output, which random numbers make large enough; `winograd_error.rs` has the bound that
 /// holds for any.
 fn tolerance(algorithm: Algorithm) -> f64 {
-    if algorithm == Algorithm::Winograd4 { 1e-4 } else { 1e-5 }
+    match algorithm {
+        Algorithm::Winograd4 => 1e-4,
+        Algorithm::WinogradStride2 => 3e-5,
+        Algorithm::Winograd2 | Algorithm::Direct => 1e-5,
+    }
 }
 
 fn check(reference: &Reference, algorithm: Algorithm, isa: Isa, seed: u64) {
@@ -107,13 +114,25 @@ proptest! {
             check(&reference, Algorithm::Winograd2, isa, seed);
         }
     }
+
+    #[test]
+    fn winograd_of_stride_2_equals_the_definition(
+        batch in 1usize..=5, height in 1usize..36, width in 1usize..36,
+        in_channels in channels(), out_channels in channels(), seed in 0u64..1000,
+    ) {
+        let inputs = vec![Grid::new(batch, height, width)];
+        let reference = Reference { inputs, in_channels, out_channels, window: Window::new(3, 2, 1) };
+        for isa in Isa::available() {
+            check(&reference, Algorithm::WinogradStride2, isa, seed);
+        }
+    }
 }
 
 #[test]
 fn a_pyramid_is_its_levels_one_after_another() {
     let inputs = vec![Grid::new(2, 13, 9), Grid::new(2, 7, 5), Grid::new(2, 1, 1)];
     for window in [Window::new(3, 1, 1), Window::new(1, 1, 0), Window::new(3, 2, 1)] {
-        for algorithm in [Algorithm::Winograd4, Algorithm::Winograd2, Algorithm::Direct] {
+        for algorithm in ALGORITHMS {
             for (in_channels, out_channels) in [(20, 36), (20, 32)] {
                 let reference = Reference { inputs: inputs.clone(), in_channels, out_channels, window };
                 for isa in Isa::available() {
@@ -126,8 +145,8 @@ fn a_pyramid_is_its_levels_one_after_another() {
 
 /// Shapes that between them reach every branch of sharing out and of packing, with any instruction set.
 fn every_way() -> Vec<(Grid, usize, usize, Window, Algorithm)> {
-    use Algorithm::{Direct, Winograd2, Winograd4};
-    let (three, one) = (Window::new(3, 1, 1), Window::new(1, 1, 0));
+    use Algorithm::{Direct, Winograd2, Winograd4, WinogradStride2};
+    let (three, halving, one) = (Window::new(3, 1, 1), Window::new(3, 2, 1), Window::new(1, 1, 0));
     vec![
         (Grid::new(3, 41, 37), 24, 40, three, Winograd4), // many tiles
         (Grid::new(1, 20, 20), 16, 130, three, Winograd2), // in several groups of output channels
@@ -135,10 +154,15 @@ fn every_way() -> Vec<(Grid, usize, usize, Window, Algorithm)> {
         (Grid::new(1, 18, 18), 256, 16, three, Winograd2), // weight gradient of many channels, two blocks of tiles
         (Grid::new(2, 8, 8), 64, 130, three, Winograd4),   // few tiles, several shares
         (Grid::new(1, 6, 6), 300, 80, three, Winograd2),   // weights in chunks
+        (Grid::new(3, 41, 37), 24, 40, halving, WinogradStride2), // the same of stride 2: many tiles
+        (Grid::new(1, 49, 49), 16, 130, halving, WinogradStride2), // in several groups
+        (Grid::new(1, 49, 49), 130, 16, halving, WinogradStride2), // of input channels
+        (Grid::new(2, 16, 16), 64, 130, halving, WinogradStride2), // few tiles
+        (Grid::new(1, 11, 11), 300, 80, halving, WinogradStride2), // weights in chunks
         (Grid::new(2, 64, 63), 3, 33, Window::new(7, 2, 3), Direct), // stem, weight gradient in parts
         (Grid::new(2, 40, 40), 48, 70, one, Direct),       // weight gradient in parts
         (Grid::new(1, 9, 9), 200, 400, Window::new(1, 2, 0), Direct), // pixels no tap reaches
-        (Grid::new(2, 15, 15), 96, 130, Window::new(3, 2, 1), Direct), // classes of pixels
+        (Grid::new(2, 15, 15), 96, 130, halving, Direct),  // classes of pixels
         (Grid::new(1, 3, 3), 5, 16, one, Direct),          // weight gradient in place
         (Grid::new(1, 20, 20), 5, 48, one, Direct),        // last panel of one vector, with 16 lanes
         (Grid::new(1, 3, 3), 5, 24, one, Direct),          // with 8

@@ -11,16 +11,18 @@ use common::{Reference, numbers};
 use lacuna_kernels::{Algorithm, Conv2d, Epilogue, Grid, Isa, Window};
 
 /// `c` of the bound `c · ε · Σ max_tile|d| · Σ|g|`. What was measured below is at most 22 for F(4×4), 1.5
-/// for F(2×2), 2.5 for the definition, whose tiles are single pixels; with 16 channels or more, as the
+/// for F(2×2), 7.1 for stride 2, 2.5 for the definition, whose tiles are single pixels; with 16 channels or more, as the
 /// table of algorithms asks for, at most 16 for F(4×4).
 fn constant(algorithm: Algorithm) -> f64 {
     match algorithm {
         Algorithm::Winograd4 => 40.0,
+        Algorithm::WinogradStride2 => 12.0,
         Algorithm::Winograd2 | Algorithm::Direct => 4.0,
     }
 }
 
-const ALGORITHMS: [Algorithm; 3] = [Algorithm::Winograd4, Algorithm::Winograd2, Algorithm::Direct];
+const ALGORITHMS: [Algorithm; 4] =
+    [Algorithm::Winograd4, Algorithm::Winograd2, Algorithm::WinogradStride2, Algorithm::Direct];
 
 /// Channels whose results are compared: some of all, because the reference is slow.
 fn some(channels: usize) -> Vec<usize> {
@@ -40,13 +42,19 @@ struct Tiling {
 }
 
 impl Tiling {
-    fn new(grid: Grid, algorithm: Algorithm) -> Self {
+    /// Tiles of the outputs.
+    fn of_outputs(grid: Grid, algorithm: Algorithm) -> Self {
         let size = match algorithm {
-            Algorithm::Winograd4 => 4,
+            Algorithm::Winograd4 | Algorithm::WinogradStride2 => 4,
             Algorithm::Winograd2 => 2,
             Algorithm::Direct => 1,
         };
         Self { grid, size }
+    }
+
+    /// As many, of the inputs.
+    fn of_inputs(grid: Grid, algorithm: Algorithm, window: Window) -> Self {
+        Self { grid, size: window.stride * Self::of_outputs(grid, algorithm).size }
     }
 
     fn count(&self) -> usize {
@@ -117,11 +125,15 @@ fn measured(
     algorithm: Algorithm,
     isa: Isa,
 ) -> [f64; 3] {
-    let window = Window::new(3, 1, 1);
+    let stride = if algorithm == Algorithm::WinogradStride2 { 2 } else { 1 };
+    let window = Window::new(3, stride, 1);
     let conv = Conv2d::new(vec![grid], inputs, outputs, window).unwrap();
     let reference =
         |in_channels, out_channels| Reference { inputs: vec![grid], in_channels, out_channels, window };
-    let tiling = Tiling::new(grid, algorithm);
+    let of_x = Tiling::of_inputs(grid, algorithm, window);
+    let of_y = Tiling::of_outputs(conv.outputs()[0], algorithm);
+    assert_eq!(of_x.count(), of_y.count());
+    let dz = &dz[..conv.outputs()[0].pixels() * outputs];
     let (c_some, k_some) = (some(inputs), some(outputs));
     let ones = vec![1.0; outputs];
     // Σ_taps |w|, as [C, K].
@@ -132,11 +144,11 @@ fn measured(
 
     let y = conv.forward_by(algorithm, isa, x, w, &Epilogue::default()).unwrap();
     let expected = reference(inputs, k_some.len()).forward(x, &columns(w, outputs, &k_some));
-    let largest = transposed(&tiling.gather(x, inputs, 1, f64::max), inputs);
-    let scale = product(&largest, tiling.count(), &window_sums, outputs);
+    let largest = transposed(&of_x.gather(x, inputs, 1, f64::max), inputs);
+    let scale = product(&largest, of_x.count(), &window_sums, outputs);
     let forward = multiple(&columns(&y, outputs, &k_some), &expected, |i| {
         let (pixel, k) = (i / k_some.len(), k_some[i % k_some.len()]);
-        scale[tiling.of_pixel(pixel) * outputs + k]
+        scale[of_y.of_pixel(pixel) * outputs + k]
     });
 
     let dx = conv.input_gradient_by(algorithm, isa, dz, w, None).unwrap();
@@ -145,19 +157,19 @@ fn measured(
         .flat_map(|tap| c_some.iter().flat_map(|&c| tap[c * outputs..][..outputs].iter().copied()))
         .collect();
     let expected = reference(c_some.len(), outputs).input_gradient(dz, &rows, &ones);
-    let largest = transposed(&tiling.gather(dz, outputs, 1, f64::max), outputs);
-    let scale = product(&largest, tiling.count(), &transposed(&window_sums, outputs), inputs);
+    let largest = transposed(&of_y.gather(dz, outputs, 1, f64::max), outputs);
+    let scale = product(&largest, of_y.count(), &transposed(&window_sums, outputs), inputs);
     let input_gradient = multiple(&columns(&dx, inputs, &c_some), &expected, |i| {
         let (pixel, c) = (i / c_some.len(), c_some[i % c_some.len()]);
-        scale[tiling.of_pixel(pixel) * inputs + c]
+        scale[of_x.of_pixel(pixel) * inputs + c]
     });
 
     let dw = conv.weight_gradient_by(algorithm, isa, x, dz, None).unwrap();
     let (x, dz) = (columns(x, inputs, &c_some), columns(dz, outputs, &k_some));
     let (rows, width) = (c_some.len(), k_some.len());
     let expected = reference(rows, width).weight_gradient(&x, &dz, &ones[..width]);
-    let largest = tiling.gather(&x, rows, 1, f64::max);
-    let scale = product(&largest, rows, &tiling.gather(&dz, width, 0, |sum, dz| sum + dz), width);
+    let largest = of_x.gather(&x, rows, 1, f64::max);
+    let scale = product(&largest, rows, &of_y.gather(&dz, width, 0, |sum, dz| sum + dz), width);
     let dw: Vec<f32> = dw
         .chunks_exact(inputs * outputs)
         .flat_map(|tap| {

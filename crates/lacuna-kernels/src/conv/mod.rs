@@ -12,6 +12,7 @@ mod winograd;
 
 pub use depthwise::DepthwiseConv2d;
 
+use self::winograd::{Doubling, Four, Halving, Two};
 use crate::gemm::Finish;
 use crate::memory::written;
 use crate::shape::{Grid, ShapeError, Window, check_grids, check_len, check_size};
@@ -50,6 +51,8 @@ pub enum Algorithm {
     Winograd4,
     /// Winograd F(2×2, 3×3): 16 products where the definition has 36.
     Winograd2,
+    /// Winograd for windows of stride 2 with 4×4 outputs: 81 products where the definition has 144.
+    WinogradStride2,
     /// The definition, as one matrix product whose rows are read in place.
     Direct,
 }
@@ -86,13 +89,14 @@ impl Conv2d {
         &self.outputs
     }
 
-    /// The algorithm of all three passes, from measurements (docs/PERFORMANCE.md). Dense 3×3 windows of stride 1
-    /// with at least 16 channels on both sides:
+    /// The algorithm of all three passes, from measurements (docs/PERFORMANCE.md). Dense 3×3 windows with at least 16
+    /// channels on both sides:
     ///
-    /// | 4×4 output tiles | algorithm   |
-    /// |------------------|-------------|
-    /// | ≥ 16             | `Winograd4` |
-    /// | fewer            | `Winograd2` |
+    /// | stride         | 4×4 output tiles | algorithm         |
+    /// |----------------|------------------|-------------------|
+    /// | 1              | ≥ 16             | `Winograd4`       |
+    /// |                | fewer            | `Winograd2`       |
+    /// | 2 (padding 1)  | ≥ 16             | `WinogradStride2` |
     ///
     /// Everything else is `Direct`. With few tiles the transforms of the weights outweigh the saved
     /// products. Below 16 channels a vector register would be half empty.
@@ -100,11 +104,11 @@ impl Conv2d {
     /// The rounding error of an output is held to `c · ε · Σ max_tile|d| · Σ|g|`: for each product of a
     /// tile and a window that is summed (over channels; for dw over tiles), the tile's largest input
     /// times the window's absolute sum (for dw, of `dz` over the tile), with ε = 2⁻²⁴ and `c` = 40 for
-    /// `Winograd4`, 4 for `Winograd2` and for `Direct`, whose tiles are single pixels. Measured up to
-    /// 2048 channels and 1024 tiles: 22, 1.5 and 2.5 (`tests/winograd_error.rs`), and less the more
+    /// `Winograd4`, 12 for `WinogradStride2`, 4 for `Winograd2` and for `Direct`, whose tiles are single pixels. Measured up
+    /// to 2048 channels and 1024 tiles: 22, 7.1, 1.5 and 2.5 (`tests/winograd_error.rs`), and less the more
     /// channels. So relative to the largest value that inputs and weights of these magnitudes can give,
     /// the error stays below 2.5e-6, and no shape needs a cutoff at 1e-4. Relative to an output that
-    /// cancels to nearly nothing, none of the three has a bound.
+    /// cancels to nearly nothing, none of them has a bound.
     ///
     /// An input that is not finite spoils all outputs of the tiles that see it, not just those whose
     /// window does; outputs of other tiles stay as they are.
@@ -112,11 +116,13 @@ impl Conv2d {
         let narrow = self.in_channels.min(self.out_channels) < 16;
         let tiles: usize =
             self.outputs.iter().map(|g| g.batch * g.height.div_ceil(4) * g.width.div_ceil(4)).sum();
-        match tiles {
-            _ if narrow || !self.has_minimal_filtering() => Algorithm::Direct,
-            16.. => Algorithm::Winograd4,
-            _ => Algorithm::Winograd2,
-        }
+        self.feasible(match (self.window.stride, tiles) {
+            _ if narrow => Algorithm::Direct,
+            (1, 16..) => Algorithm::Winograd4,
+            (1, _) => Algorithm::Winograd2,
+            (2, 16..) => Algorithm::WinogradStride2,
+            _ => Algorithm::Direct,
+        })
     }
 
     /// `y [Σ N·H'·W', K]` from `x [Σ N·H·W, C]` and `w [kernel, kernel, C, K]`.
@@ -153,8 +159,8 @@ impl Conv2d {
         self.weight_gradient_by(self.algorithm(), isa, x, dz, scale)
     }
 
-    /// [`Conv2d::forward`] by a given algorithm. `Winograd4` and `Winograd2` need a dense 3×3 window
-    /// of stride 1 and padding of at most 2; for any other window they mean `Direct`.
+    /// [`Conv2d::forward`] by a given algorithm. Winograd's need a dense 3×3 window: `Winograd4` and `Winograd2` one
+    /// of stride 1 and padding of at most 2, `WinogradStride2` one of stride 2 and padding 1. For any other they mean `Direct`.
     #[doc(hidden)]
     pub fn forward_by(
         &self,
@@ -180,8 +186,11 @@ impl Conv2d {
         // SAFETY: every algorithm writes each output pixel of every grid; all lengths were checked.
         Ok(unsafe {
             written(len, |y| match self.feasible(algorithm) {
-                Algorithm::Winograd4 => winograd::forward::<6>(isa, self, x, w, epilogue.scale, finish, y),
-                Algorithm::Winograd2 => winograd::forward::<4>(isa, self, x, w, epilogue.scale, finish, y),
+                Algorithm::Winograd4 => winograd::forward::<Four>(isa, self, x, w, epilogue.scale, finish, y),
+                Algorithm::Winograd2 => winograd::forward::<Two>(isa, self, x, w, epilogue.scale, finish, y),
+                Algorithm::WinogradStride2 => {
+                    winograd::forward::<Halving>(isa, self, x, w, epilogue.scale, finish, y);
+                }
                 Algorithm::Direct => direct::forward(isa, self, x, w, epilogue.scale, finish, y),
             })
         })
@@ -204,8 +213,11 @@ impl Conv2d {
         // SAFETY: every algorithm writes each input pixel of every grid; all lengths were checked.
         Ok(unsafe {
             written(len, |dx| match self.feasible(algorithm) {
-                Algorithm::Winograd4 => winograd::input_gradient::<6>(isa, self, dz, w, scale, dx),
-                Algorithm::Winograd2 => winograd::input_gradient::<4>(isa, self, dz, w, scale, dx),
+                Algorithm::Winograd4 => winograd::input_gradient::<Four>(isa, self, dz, w, scale, dx),
+                Algorithm::Winograd2 => winograd::input_gradient::<Two>(isa, self, dz, w, scale, dx),
+                Algorithm::WinogradStride2 => {
+                    winograd::input_gradient::<Doubling>(isa, self, dz, w, scale, dx);
+                }
                 Algorithm::Direct => direct::input_gradient(isa, self, dz, w, scale, dx),
             })
         })
@@ -232,22 +244,27 @@ impl Conv2d {
         // pixels.
         Ok(unsafe {
             written(len, |dw| match self.feasible(algorithm) {
-                Algorithm::Winograd4 => winograd::weight_gradient::<6>(isa, self, x, dz, scale, dw),
-                Algorithm::Winograd2 => winograd::weight_gradient::<4>(isa, self, x, dz, scale, dw),
+                Algorithm::Winograd4 => winograd::weight_gradient::<Four>(isa, self, x, dz, scale, dw),
+                Algorithm::Winograd2 => winograd::weight_gradient::<Two>(isa, self, x, dz, scale, dw),
+                Algorithm::WinogradStride2 => {
+                    winograd::weight_gradient::<Halving>(isa, self, x, dz, scale, dw);
+                }
                 Algorithm::Direct => direct::weight_gradient(isa, self, x, dz, scale, dw),
             })
         })
     }
 
-    /// Whether the window is one of Winograd's: dense, 3×3, of stride 1. With padding beyond 2, whole
-    /// windows would see nothing, and the input gradient would have negative padding.
-    fn has_minimal_filtering(&self) -> bool {
-        let Window { kernel, stride, padding, dilation } = self.window;
-        kernel == 3 && stride == 1 && dilation == 1 && padding <= 2
-    }
-
+    /// The algorithm, if there is one of its kind for the window: Winograd's is dense and 3×3. With stride 1 and padding beyond
+    /// 2, whole windows would see nothing, and the input gradient would have negative padding; with stride 2 the padding
+    /// is 1, so that the middle of a window is on the rows and columns with even numbers.
     fn feasible(&self, algorithm: Algorithm) -> Algorithm {
-        if self.has_minimal_filtering() { algorithm } else { Algorithm::Direct }
+        let Window { kernel, stride, padding, dilation } = self.window;
+        let minimal = match algorithm {
+            Algorithm::Winograd4 | Algorithm::Winograd2 => stride == 1 && padding <= 2,
+            Algorithm::WinogradStride2 => stride == 2 && padding == 1,
+            Algorithm::Direct => return Algorithm::Direct,
+        };
+        if minimal && kernel == 3 && dilation == 1 { algorithm } else { Algorithm::Direct }
     }
 
     fn weight_shape(&self) -> [usize; 4] {

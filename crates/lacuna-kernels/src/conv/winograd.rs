@@ -1,18 +1,23 @@
-//! Winograd's minimal filtering for 3×3 windows of stride 1.
+//! Winograd's minimal filtering for 3×3 windows of stride 1 or 2.
 //!
-//! With tiles of `m × m` outputs and `(m + 2)²` points, `Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A` for the
+//! With tiles of `m × m` outputs and `p × p` points, `Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A` for the
 //! input tile `d` and the window `g` (Lavin & Gray 2015). The product `⊙` summed over channels is,
-//! for each of the `(m + 2)²` points, one matrix product `[tiles, C] × [C, K]`. The gradients are
+//! for each of the points, one matrix product `[tiles, C] × [C, K]`. The gradients are
 //! the adjoints: `dd = B [(G g Gᵀ) ⊙ (A dY Aᵀ)] Bᵀ`, computed as a forward pass with the window
 //! turned and transposed, and `dg = Gᵀ [(Bᵀ d B) ⊙ (A dY Aᵀ)] G`.
 //!
-//! `POINTS` is `m + 2`: 6 for F(4×4), 4 for F(2×2). The rounding error of F(4×4) is some ten times
-//! that of the definition; [`Conv2d::algorithm`] states the bound, `tests/winograd_error.rs` holds it.
+//! Tiles and points of stride 1 are those of F(4×4) and F(2×2). Of stride 2 every second row and column of pixels sees just
+//! the middle of the window, and the others make a convolution of stride 1 with 2×2 weights: 4×4 outputs take 25 products of
+//! F(4×4, 2×2), 20 twice of F(4, 2) in one direction, and 16 with the weight in the middle. [`Filtering`] has the matrices.
+//! [`Conv2d::algorithm`] states the bound of the rounding error, `tests/winograd_error.rs` holds it.
 
+mod filtering;
 mod transforms;
 
 use std::ops::Range;
 
+use self::filtering::{Differentiable, Filtering};
+pub(super) use self::filtering::{Doubling, Four, Halving, Two};
 use self::transforms::{
     TapRows, Tile, gradient_tile, input_tile, output_tiles, weight_gradient_rows, weight_rows,
 };
@@ -29,7 +34,7 @@ use crate::simd::Isa;
 
 /// Tiles below which the work is shared out by output channels, not by tiles: then each job
 /// transforms just the weights it needs, which never leave the cache.
-const BY_PANELS_BELOW: usize = 96;
+const BY_PANELS_BELOW: Tiles = Tiles(96);
 
 /// Floats of transformed weights a job keeps at a time when shared out by output channels.
 const WEIGHT_CHUNK: usize = 150_000;
@@ -37,35 +42,46 @@ const WEIGHT_CHUNK: usize = 150_000;
 /// Tiles in a block when shared out by tiles: three of the inner kernel's tiles of twelve rows for each
 /// reading of the transformed weights, and few enough that a block's transformed input stays in the
 /// second-level cache (1.3 MB at 256 channels) until all output channels are made of it.
-const TILES_PER_BLOCK: usize = 36;
+const PER_BLOCK: Tiles = Tiles(36);
 
-const LEAST_TILES_PER_BLOCK: usize = 24;
+const LEAST_PER_BLOCK: Tiles = Tiles(24);
 
 /// Output channels that a share of tiles makes, at most: their transformed weights (4.7 MB at 256 channels) are read by every
 /// block of tiles, and transforming the input anew for others costs less than reading weights from far away.
 const COLUMNS_AT_A_TIME: usize = 128;
 
 /// Tiles that a share has at least, for which it transforms the weights: that takes as long as the products of some seven.
-const LEAST_TILES_PER_SHARE: usize = 64;
+const LEAST_PER_SHARE: Tiles = Tiles(64);
 
 /// Floats that all shares together keep transformed (32 MiB), as much as a cache that threads share may hold.
 const MOST_TRANSFORMED: usize = 8 << 20;
 
+/// Tiles up to which a weight gradient is made a tile of the inner kernel at a time, at all points: there are few products
+/// for each sum, which would take longer to store and to read back. With more tiles, it is made point by point, which reads
+/// the transformed input and gradient from nearer caches.
+const TRANSFORMED_AT_ONCE: Tiles = Tiles(64);
+
+/// A number of tiles of F(4×4), of 36 points. Others are as many as have as many points.
+#[derive(Clone, Copy)]
+struct Tiles(usize);
+
+impl Tiles {
+    fn of<F: Filtering>(self) -> usize {
+        self.0 * 36 / (F::POINTS * F::POINTS)
+    }
+}
+
 /// How many blocks `tiles` are cut into: as many for each thread, unless that made them too small.
-fn blocks(tiles: usize, threads: usize) -> usize {
-    tiles.div_ceil(TILES_PER_BLOCK).next_multiple_of(threads).min(tiles.div_ceil(LEAST_TILES_PER_BLOCK))
+fn blocks<F: Filtering>(tiles: usize, threads: usize) -> usize {
+    let (most, least) = (PER_BLOCK.of::<F>(), LEAST_PER_BLOCK.of::<F>());
+    tiles.div_ceil(most).next_multiple_of(threads).min(tiles.div_ceil(least))
 }
 
 /// Tiles transformed at a time for the weight gradient: the fewer, the more channels they have, but all of those that are
 /// transformed at once.
-fn weight_gradient_tiles(channels: usize) -> usize {
-    (16384 / channels).clamp(TRANSFORMED_AT_ONCE, 128)
+fn weight_gradient_tiles<F: Filtering>(channels: usize) -> usize {
+    Tiles((16384 / channels).clamp(TRANSFORMED_AT_ONCE.0, 128)).of::<F>()
 }
-
-/// Tiles up to which a weight gradient is made a tile of the inner kernel at a time, at all points: there are few products
-/// for each sum, which would take longer to store and to read back. With more tiles, it is made point by point, which reads
-/// the transformed input and gradient from nearer caches.
-const TRANSFORMED_AT_ONCE: usize = 64;
 
 /// Matrices, one per point. Points and rows are an odd number of cache lines apart, so that they do not
 /// fall into the same cache sets.
@@ -102,21 +118,21 @@ impl Points {
 }
 
 /// The tiles of all images, those of one image after another.
-fn tiles(inputs: &[Grid], outputs: &[Grid], padding: usize, size: usize) -> Vec<Tile> {
+fn tiles<F: Filtering>(inputs: &[Grid], outputs: &[Grid], padding: usize) -> Vec<Tile> {
     let mut tiles = Vec::new();
     for ((input_first, input), (output_first, output)) in
         with_first_pixel(inputs).zip(with_first_pixel(outputs))
     {
         for image in 0..output.batch {
-            for y in (0..output.height).step_by(size) {
-                for x in (0..output.width).step_by(size) {
+            for y in 0..output.height.div_ceil(F::OUTPUTS) {
+                for x in 0..output.width.div_ceil(F::OUTPUTS) {
                     tiles.push(Tile {
                         input_image: input_first + image * input.height * input.width,
                         output_image: output_first + image * output.height * output.width,
                         input,
                         output,
-                        y,
-                        x,
+                        input_at: [y * F::STEP, x * F::STEP],
+                        output_at: [y * F::OUTPUTS, x * F::OUTPUTS],
                         padding,
                     });
                 }
@@ -129,7 +145,7 @@ fn tiles(inputs: &[Grid], outputs: &[Grid], padding: usize, size: usize) -> Vec<
 /// # Safety
 /// All tensors must have the shapes that `conv` gives them, `finish` must cover `y`, and no other job may
 /// use `y`.
-pub(super) unsafe fn forward<const POINTS: usize>(
+pub(super) unsafe fn forward<F: Filtering>(
     isa: Isa,
     conv: &Conv2d,
     x: &[f32],
@@ -138,7 +154,7 @@ pub(super) unsafe fn forward<const POINTS: usize>(
     finish: Finish,
     y: Target,
 ) {
-    let tiles = tiles(&conv.inputs, &conv.outputs, conv.window.padding, POINTS - 2);
+    let tiles = tiles::<F>(&conv.inputs, &conv.outputs, conv.window.padding);
     let weights = Weights {
         w,
         scale,
@@ -147,12 +163,12 @@ pub(super) unsafe fn forward<const POINTS: usize>(
         direction: Direction::Forward,
     };
     // SAFETY: the tiles are those of x and y; for their lengths the caller vouches.
-    unsafe { convolve::<POINTS>(isa, &tiles, x, &weights, finish, y) };
+    unsafe { convolve::<F>(isa, &tiles, x, &weights, finish, y) };
 }
 
 /// # Safety
 /// As [`forward`], for `dx`.
-pub(super) unsafe fn input_gradient<const POINTS: usize>(
+pub(super) unsafe fn input_gradient<F: Filtering>(
     isa: Isa,
     conv: &Conv2d,
     dz: &[f32],
@@ -160,8 +176,10 @@ pub(super) unsafe fn input_gradient<const POINTS: usize>(
     scale: Option<&[f32]>,
     dx: Target,
 ) {
-    // The gradient of a convolution with padding p is a convolution with padding 2 − p.
-    let tiles = tiles(&conv.outputs, &conv.inputs, 2 - conv.window.padding, POINTS - 2);
+    // Of stride 1, the gradient of a convolution with padding p is a convolution with padding 2 − p. Of stride 2 and with padding 1,
+    // the first input depends on the first output alone.
+    let padding = 3 - conv.window.stride - conv.window.padding;
+    let tiles = tiles::<F>(&conv.outputs, &conv.inputs, padding);
     let weights = Weights {
         w,
         scale,
@@ -170,7 +188,7 @@ pub(super) unsafe fn input_gradient<const POINTS: usize>(
         direction: Direction::Backward,
     };
     // SAFETY: the tiles are those of dz and dx; for their lengths the caller vouches.
-    unsafe { convolve::<POINTS>(isa, &tiles, dz, &weights, Finish::default(), dx) };
+    unsafe { convolve::<F>(isa, &tiles, dz, &weights, Finish::default(), dx) };
 }
 
 /// Convolves `x` with the window (forward), or with the window turned by 180° and transposed
@@ -179,7 +197,7 @@ pub(super) unsafe fn input_gradient<const POINTS: usize>(
 /// # Safety
 /// `x` and `y` must have a float per channel of `weights` and pixel of the tiles' inputs and outputs,
 /// `finish` must cover `y`, and no other job may use `y`.
-unsafe fn convolve<const POINTS: usize>(
+unsafe fn convolve<F: Filtering>(
     isa: Isa,
     tiles: &[Tile],
     x: &[f32],
@@ -187,10 +205,10 @@ unsafe fn convolve<const POINTS: usize>(
     finish: Finish,
     y: Target,
 ) {
-    let few = tiles.len() < BY_PANELS_BELOW;
+    let few = tiles.len() < BY_PANELS_BELOW.of::<F>();
     let panels = weights.panels(isa);
-    let size = Size { points: POINTS * POINTS, depth: weights.depth(), width: columns_per_tile(isa) };
-    let (groups, parts) = cuts(size, panels, tiles.len(), few, rayon::current_num_threads());
+    let size = Size { depth: weights.depth(), width: columns_per_tile(isa) };
+    let (groups, parts) = cuts::<F>(size, panels, tiles.len(), few, rayon::current_num_threads());
     let share = |panels: Range<usize>| in_parts(tiles.len(), parts).map(move |tiles| (panels.clone(), tiles));
     let shares = in_parts(panels, groups).flat_map(share).collect();
     share::at_once(shares, |(panels, range): (Range<usize>, Range<usize>), threads| {
@@ -198,40 +216,39 @@ unsafe fn convolve<const POINTS: usize>(
         // SAFETY: as the caller vouches; these panels of these tiles are this job's alone.
         unsafe {
             if few {
-                convolve_by_panels::<POINTS>(isa, tiles, x, weights, panels, threads, finish, y);
+                convolve_by_panels::<F>(isa, tiles, x, weights, panels, threads, finish, y);
             } else {
-                convolve_by_tiles::<POINTS>(isa, tiles, x, weights, panels, threads, finish, y);
+                convolve_by_tiles::<F>(isa, tiles, x, weights, panels, threads, finish, y);
             }
         }
     });
 }
 
-/// What a transformed panel of weights has: `points · depth · width` floats.
+/// What a panel of weights has at each point.
 #[derive(Clone, Copy)]
 struct Size {
-    points: usize,
     depth: usize,
     width: usize,
 }
 
 /// How many shares of output channels there are, and how many of tiles.
-fn cuts(size: Size, panels: usize, tiles: usize, few: bool, threads: usize) -> (usize, usize) {
-    let Size { points, depth, width } = size;
+fn cuts<F: Filtering>(size: Size, panels: usize, tiles: usize, few: bool, threads: usize) -> (usize, usize) {
+    let Size { depth, width } = size;
     if tiles == 0 {
         return (0, 0);
     }
     if few {
         // Each transforms all tiles, which takes as long as the products of a third of a panel.
-        let most = (MOST_TRANSFORMED / (points * tiles * depth)).max(1);
+        let most = (MOST_TRANSFORMED / (F::POINTS * F::POINTS * tiles * depth)).max(1);
         return (threads.min(panels.div_ceil(2)).min(most), 1);
     }
-    let panel_floats = points * depth * width;
+    let panel_floats = F::WEIGHTS * F::WEIGHTS * depth * width;
     let at_a_time = (MOST_TRANSFORMED / (threads * panel_floats)).clamp(1, COLUMNS_AT_A_TIME / width);
     let groups = panels.div_ceil(at_a_time);
     if groups >= threads {
         return (groups.next_multiple_of(threads).min(panels), 1);
     }
-    let most = (tiles / LEAST_TILES_PER_SHARE).min(MOST_TRANSFORMED / (panels * panel_floats)).max(1);
+    let most = (tiles / LEAST_PER_SHARE.of::<F>()).min(MOST_TRANSFORMED / (panels * panel_floats)).max(1);
     (groups, threads.div_ceil(groups).min(most))
 }
 
@@ -239,7 +256,7 @@ fn cuts(size: Size, panels: usize, tiles: usize, few: bool, threads: usize) -> (
 ///
 /// # Safety
 /// U must have these rows at each point, `per_point` apart, used by no other job.
-unsafe fn transform_weights<const POINTS: usize>(
+unsafe fn transform_weights<F: Filtering>(
     isa: Isa,
     weights: &Weights,
     panel: usize,
@@ -261,7 +278,7 @@ unsafe fn transform_weights<const POINTS: usize>(
                 scale: weights.scale.map(|scale| scale[columns].into()),
             };
             // SAFETY: the weights have these rows of each tap; the caller vouches for U.
-            unsafe { weight_rows::<POINTS>(isa, taps, rows.len(), u, to, per_point) };
+            unsafe { weight_rows::<F>(isa, taps, rows.len(), u, to, per_point) };
         }
         Direction::Backward => {
             let mut packed = Scratch::take(9 * rows.len() * width);
@@ -272,7 +289,7 @@ unsafe fn transform_weights<const POINTS: usize>(
             let floats = Source::from(&*packed);
             let taps = TapRows { floats, at: 0, stride: width, per_tap, columns: columns.len(), scale: None };
             // SAFETY: as many rows were packed; the caller vouches for U.
-            unsafe { weight_rows::<POINTS>(isa, taps, rows.len(), u, to, per_point) };
+            unsafe { weight_rows::<F>(isa, taps, rows.len(), u, to, per_point) };
         }
     }
 }
@@ -282,7 +299,7 @@ unsafe fn transform_weights<const POINTS: usize>(
 /// # Safety
 /// As [`convolve`], for these panels.
 #[allow(clippy::too_many_arguments)]
-unsafe fn convolve_by_tiles<const POINTS: usize>(
+unsafe fn convolve_by_tiles<F: Filtering>(
     isa: Isa,
     tiles: &[Tile],
     x: &[f32],
@@ -293,24 +310,24 @@ unsafe fn convolve_by_tiles<const POINTS: usize>(
     y: Target,
 ) {
     let (depth, columns, width) = (weights.depth(), weights.columns(), columns_per_tile(isa));
-    let points = POINTS * POINTS;
+    let (points, weight_points) = (F::POINTS * F::POINTS, F::WEIGHTS * F::WEIGHTS);
     let x = Source::from(x);
     let zeros = vec![0.0; depth];
     let zeros = Source::from(&*zeros);
 
     // U[panel][point][C][2 · LANES], in the order in which it is read.
     let u_rows = Points::new(depth, width);
-    let panel_floats = u_rows.len(points);
+    let panel_floats = u_rows.len(weight_points);
     let mut transformed = Scratch::take(panels.len() * panel_floats);
     let u = Target::from(transformed.floats());
-    let most = tiles.len().div_ceil(blocks(tiles.len(), threads));
+    let most = tiles.len().div_ceil(blocks::<F>(tiles.len(), threads));
     let u_at = |panel: usize| (panel - panels.start) * panel_floats;
     let chunks = even_ranges(depth, 64);
     let jobs = chunks.flat_map(|rows| panels.clone().map(move |panel| (panel, rows.clone())));
     share::within(threads, jobs, |(panel, rows)| {
         let to = u_at(panel) + u_rows.at(0, rows.start);
         // SAFETY: the rows of this panel lie within each point's matrix and are this job's alone.
-        unsafe { transform_weights::<POINTS>(isa, weights, panel, rows, u, to, u_rows.per_point) };
+        unsafe { transform_weights::<F>(isa, weights, panel, rows, u, to, u_rows.per_point) };
     });
     // SAFETY: every row of these panels was written above, and is not written to until they are used.
     let u = unsafe { u.as_source() };
@@ -327,26 +344,28 @@ unsafe fn convolve_by_tiles<const POINTS: usize>(
         for (t, tile) in tiles.iter().enumerate() {
             let to = v_rows.at(0, t);
             // SAFETY: V has a row per tile at each point, and is this job's; the caller vouches for x.
-            unsafe { input_tile::<POINTS>(isa, x, 0..depth, depth, zeros, tile, v, to, v_rows.per_point) };
+            unsafe { input_tile::<F>(isa, x, 0..depth, depth, zeros, tile, v, to, v_rows.per_point) };
         }
         // SAFETY: V is complete.
         let groups = unsafe { groups(isa, v.as_source(), v_rows, m_rows, tiles.len()) };
-        let rows = next.iter().flat_map(|tile| (0..POINTS - 2).filter_map(|row| tile.row_of_input(row)));
+        let rows = next.iter().flat_map(|tile| (0..F::STEP).filter_map(|row| tile.row_of_input(row)));
         // SAFETY: the pixel is inside the input, for which the caller vouches.
         let ahead = rows.map(|pixel| RowAddress(unsafe { x.at(pixel * depth, depth) }));
-        let mut ahead = ahead.map(|from| Ahead::new(from, (POINTS - 2) * depth, depth));
+        let mut ahead = ahead.map(|from| Ahead::new(from, F::STEP * depth, depth));
         for panel in panels.clone() {
-            for point in 0..points {
-                for (g, group) in groups.iter().enumerate() {
+            for weight in 0..weight_points {
+                let of_weight =
+                    F::points_of(weight).flat_map(|point| groups.iter().map(move |group| (point, group)));
+                for (i, (point, group)) in of_weight.enumerate() {
                     // SAFETY: U and V are complete, and M has a row per tile.
                     unsafe {
                         group.multiply(
                             isa,
                             (v_rows.at(point, 0), depth),
-                            (u, u_at(panel) + u_rows.at(point, 0), whole_vectors(isa, columns, panel)),
+                            (u, u_at(panel) + u_rows.at(weight, 0), whole_vectors(isa, columns, panel)),
                             (m, m_rows.at(point, 0)),
                             false,
-                            g > 0,
+                            i > 0,
                             ahead.next().unwrap_or(Ahead::NOTHING),
                         );
                     }
@@ -355,7 +374,7 @@ unsafe fn convolve_by_tiles<const POINTS: usize>(
             // SAFETY: M is complete; this panel of the tiles' outputs is this job's alone; the caller
             // vouches for y and `finish`.
             unsafe {
-                finish_panel::<POINTS>(isa, m.as_source(), m_rows, panel, columns, tiles, finish, y);
+                finish_panel::<F>(isa, m.as_source(), m_rows, panel, columns, tiles, finish, y);
             }
         }
     });
@@ -367,7 +386,7 @@ unsafe fn convolve_by_tiles<const POINTS: usize>(
 /// M must have a row for each of the tiles at each point; `y` must have `columns` floats per pixel of the tiles' outputs,
 /// `finish` must cover it, and no other job may use this panel of them.
 #[allow(clippy::too_many_arguments)]
-unsafe fn finish_panel<const POINTS: usize>(
+unsafe fn finish_panel<F: Filtering>(
     isa: Isa,
     m: Source,
     m_rows: Points,
@@ -382,7 +401,7 @@ unsafe fn finish_panel<const POINTS: usize>(
     let Points { stride, per_point } = m_rows;
     // SAFETY: as the caller vouches.
     y.streamed(isa, |y| unsafe {
-        output_tiles::<POINTS>(isa, m, stride, per_point, channels, columns, tiles, finish, y);
+        output_tiles::<F>(isa, m, stride, per_point, channels, columns, tiles, finish, y);
     });
 }
 
@@ -457,7 +476,7 @@ impl Group {
 /// # Safety
 /// As [`convolve`], for these panels.
 #[allow(clippy::too_many_arguments)]
-unsafe fn convolve_by_panels<const POINTS: usize>(
+unsafe fn convolve_by_panels<F: Filtering>(
     isa: Isa,
     tiles: &[Tile],
     x: &[f32],
@@ -468,7 +487,7 @@ unsafe fn convolve_by_panels<const POINTS: usize>(
     y: Target,
 ) {
     let (depth, columns, width) = (weights.depth(), weights.columns(), columns_per_tile(isa));
-    let points = POINTS * POINTS;
+    let (points, weight_points) = (F::POINTS * F::POINTS, F::WEIGHTS * F::WEIGHTS);
     let x = Source::from(x);
     let zeros = vec![0.0; depth];
     let zeros = Source::from(&*zeros);
@@ -481,36 +500,38 @@ unsafe fn convolve_by_panels<const POINTS: usize>(
         // SAFETY: V has a row per tile at each point; this tile's are this job's alone; the caller vouches
         // for x.
         unsafe {
-            input_tile::<POINTS>(isa, x, 0..depth, depth, zeros, tile, v, v_rows.at(0, t), v_rows.per_point);
+            input_tile::<F>(isa, x, 0..depth, depth, zeros, tile, v, v_rows.at(0, t), v_rows.per_point);
         };
     });
     // SAFETY: V is complete, and nothing writes to it any more.
     let v = unsafe { v.as_source() };
 
-    let chunk = (WEIGHT_CHUNK / (points * width)).max(16);
+    let chunk = (WEIGHT_CHUNK / (weight_points * width)).max(16);
     share::within(threads, panels, |panel| {
         let u_rows = Points::new(chunk.min(depth), width);
         let m_rows = Points::new(tiles.len(), width);
-        let mut scratch = Scratch::take(u_rows.len(points) + m_rows.len(points));
-        let (u, m) = scratch.floats().split_at_mut(u_rows.len(points));
+        let mut scratch = Scratch::take(u_rows.len(weight_points) + m_rows.len(points));
+        let (u, m) = scratch.floats().split_at_mut(u_rows.len(weight_points));
         let (u, m) = (Target::from(u), Target::from(m));
         // SAFETY: V has a row per tile.
         let groups = unsafe { groups(isa, v, v_rows, m_rows, tiles.len()) };
         for rows in even_ranges(depth, chunk) {
             let per_point = u_rows.per_point;
             // SAFETY: U has at least `rows.len()` rows at each point, and belongs to this job.
-            unsafe { transform_weights::<POINTS>(isa, weights, panel, rows.clone(), u, 0, per_point) };
-            for point in 0..points {
-                for (g, group) in groups.iter().enumerate() {
+            unsafe { transform_weights::<F>(isa, weights, panel, rows.clone(), u, 0, per_point) };
+            for weight in 0..weight_points {
+                let of_weight =
+                    F::points_of(weight).flat_map(|point| groups.iter().map(move |group| (point, group)));
+                for (i, (point, group)) in of_weight.enumerate() {
                     // SAFETY: this chunk of U and all of V are complete; M belongs to this job.
                     unsafe {
                         group.multiply(
                             isa,
                             (v_rows.at(point, 0) + rows.start, rows.len()),
-                            (u.as_source(), u_rows.at(point, 0), whole_vectors(isa, columns, panel)),
+                            (u.as_source(), u_rows.at(weight, 0), whole_vectors(isa, columns, panel)),
                             (m, m_rows.at(point, 0)),
                             rows.start > 0,
-                            g > 0,
+                            i > 0,
                             Ahead::NOTHING,
                         );
                     }
@@ -519,13 +540,13 @@ unsafe fn convolve_by_panels<const POINTS: usize>(
         }
         // SAFETY: M is complete; this panel of the outputs is this job's alone; the caller vouches for y and
         // `finish`.
-        unsafe { finish_panel::<POINTS>(isa, m.as_source(), m_rows, panel, columns, tiles, finish, y) };
+        unsafe { finish_panel::<F>(isa, m.as_source(), m_rows, panel, columns, tiles, finish, y) };
     });
 }
 
 /// # Safety
 /// As [`forward`], for `dw`.
-pub(super) unsafe fn weight_gradient<const POINTS: usize>(
+pub(super) unsafe fn weight_gradient<F: Differentiable>(
     isa: Isa,
     conv: &Conv2d,
     x: &[f32],
@@ -533,15 +554,16 @@ pub(super) unsafe fn weight_gradient<const POINTS: usize>(
     scale: Option<&[f32]>,
     dw: Target,
 ) {
-    let tiles = tiles(&conv.inputs, &conv.outputs, conv.window.padding, POINTS - 2);
+    let tiles = tiles::<F>(&conv.inputs, &conv.outputs, conv.window.padding);
     let (panels, vectors) =
         (conv.out_channels.div_ceil(columns_per_tile(isa)), conv.in_channels.div_ceil(isa.lanes()));
     // Of the side that has fewer channels all is transformed anew for each of the shares; if they are as many, of x, as another
     // core may just have written dz.
-    let at_a_time = tiles.len().min(weight_gradient_tiles(conv.in_channels));
+    let at_a_time = tiles.len().min(weight_gradient_tiles::<F>(conv.in_channels));
     let fewer = conv.in_channels.min(conv.out_channels);
-    let most =
-        rayon::current_num_threads().min(MOST_TRANSFORMED / (POINTS * POINTS * at_a_time * fewer)).max(1);
+    let most = rayon::current_num_threads()
+        .min(MOST_TRANSFORMED / (F::POINTS * F::POINTS * at_a_time * fewer))
+        .max(1);
     let by_input = conv.in_channels > conv.out_channels;
     let (of_input, of_output) = if by_input { (most.min(vectors), 1) } else { (1, most.min(panels)) };
     let share = |vectors: Range<usize>| {
@@ -552,7 +574,7 @@ pub(super) unsafe fn weight_gradient<const POINTS: usize>(
     share::at_once(shares, |(channels, panels): (Range<usize>, Range<usize>), threads| {
         // SAFETY: these panels of these channels of dw are this job's alone; for the rest the caller vouches.
         unsafe {
-            weight_gradient_of::<POINTS>(isa, conv, &tiles, x, dz, channels, panels, threads, scale, dw);
+            weight_gradient_of::<F>(isa, conv, &tiles, x, dz, channels, panels, threads, scale, dw);
         }
     });
 }
@@ -560,7 +582,7 @@ pub(super) unsafe fn weight_gradient<const POINTS: usize>(
 /// # Safety
 /// As [`weight_gradient`], for these input channels and panels of `dw`.
 #[allow(clippy::too_many_arguments)]
-unsafe fn weight_gradient_of<const POINTS: usize>(
+unsafe fn weight_gradient_of<F: Differentiable>(
     isa: Isa,
     conv: &Conv2d,
     tiles: &[Tile],
@@ -575,13 +597,13 @@ unsafe fn weight_gradient_of<const POINTS: usize>(
     let (all_inputs, all_columns, width) = (conv.in_channels, conv.out_channels, columns_per_tile(isa));
     let depth = inputs.len();
     let columns = panels.start * width..all_columns.min(panels.end * width);
-    let points = POINTS * POINTS;
+    let (points, weight_points) = (F::POINTS * F::POINTS, F::WEIGHTS * F::WEIGHTS);
     let (x, dz) = (Source::from(x), Source::from(dz));
     let zeros = vec![0.0; depth.max(columns.len())];
     let zeros = Source::from(&*zeros);
 
     let columns_stride = panels.len() * width;
-    let most = tiles.len().min(weight_gradient_tiles(all_inputs));
+    let most = tiles.len().min(weight_gradient_tiles::<F>(all_inputs));
     let v_rows = Points::new(most, depth.next_multiple_of(isa.lanes()) + 16);
     let d_rows = Points::new(most, columns_stride + 16);
     let mut scratch = Scratch::take(v_rows.len(points) + d_rows.len(points));
@@ -596,8 +618,8 @@ unsafe fn weight_gradient_of<const POINTS: usize>(
             // SAFETY: V and D have a row per tile at each point; this tile's are this job's alone; the
             // caller vouches for x and dz.
             unsafe {
-                input_tile::<POINTS>(isa, x, inputs, all_inputs, zeros, tile, v, v_at, v_per_point);
-                gradient_tile::<POINTS>(isa, dz, columns, all_columns, zeros, tile, d, d_at, d_per_point);
+                input_tile::<F>(isa, x, inputs, all_inputs, zeros, tile, v, v_at, v_per_point);
+                gradient_tile::<F>(isa, dz, columns, all_columns, zeros, tile, d, d_at, d_per_point);
             }
         });
         // SAFETY: V and D are complete, and are not written to until these are no longer used.
@@ -632,23 +654,25 @@ unsafe fn weight_gradient_of<const POINTS: usize>(
         let per_tap = all_inputs * all_columns;
         // SAFETY: dU is complete, and has this row at each point; these columns of the rows of `dw` are the caller's alone.
         unsafe {
-            weight_gradient_rows::<POINTS>(isa, u, u_at, per_point, columns.len(), scale, dw, to, per_tap);
+            weight_gradient_rows::<F>(isa, u, u_at, per_point, columns.len(), scale, dw, to, per_tap);
         }
     };
 
-    if tiles.len() <= TRANSFORMED_AT_ONCE {
+    if tiles.len() <= TRANSFORMED_AT_ONCE.of::<F>() {
         // A tile of dU is transformed back at all points while it is in a near cache.
         let operands = transform(tiles);
         let jobs = (0..panels.len())
             .flat_map(|panel| even_ranges(depth, rows_per_tile(isa)).map(move |channels| (panel, channels)));
         share::within(threads, jobs, |(panel, channels)| {
             let u_rows = Points::new(channels.len(), width);
-            let mut sums = Scratch::take(u_rows.len(points));
+            let mut sums = Scratch::take(u_rows.len(weight_points));
             let u = Target::from(sums.floats());
-            for point in 0..points {
-                let (at, stride) = (u_rows.at(point, 0), u_rows.stride);
-                let to = Sums { u, at, stride, accumulate: false, ahead: Ahead::NOTHING };
-                multiply(operands, tiles.len(), point, &channels, panel * width, to);
+            for weight in 0..weight_points {
+                for (i, point) in F::points_of(weight).enumerate() {
+                    let (at, stride) = (u_rows.at(weight, 0), u_rows.stride);
+                    let to = Sums { u, at, stride, accumulate: i > 0, ahead: Ahead::NOTHING };
+                    multiply(operands, tiles.len(), point, &channels, panel * width, to);
+                }
             }
             let first = columns.start + panel * width;
             for (row, channel) in channels.enumerate() {
@@ -661,31 +685,33 @@ unsafe fn weight_gradient_of<const POINTS: usize>(
     }
 
     let u_rows = Points::new(depth, columns_stride);
-    let mut sums = Scratch::take(u_rows.len(points));
+    let mut sums = Scratch::take(u_rows.len(weight_points));
     let u = Target::from(sums.floats());
     // Blocks of tiles in order, so that each sum is the same for any number of threads.
     for block in even_ranges(tiles.len(), most) {
-        let accumulate = block.start > 0;
+        let first_block = block.start == 0;
         let tiles = &tiles[block];
         let (v, d) = transform(tiles);
-        share::within(threads, 0..points, |point| {
-            let next = 0..if point + 1 < points { 2 * tiles.len() } else { 0 };
-            let row = |i: usize| {
-                let t = i % tiles.len();
-                let (from, at) =
-                    if i == t { (v, v_rows.at(point + 1, t)) } else { (d, d_rows.at(point + 1, t)) };
-                // SAFETY: both have a row per tile at each point.
-                RowAddress(unsafe { from.at(at, 1) })
-            };
-            let n_tiles = panels.len() * depth.div_ceil(rows_per_tile(isa));
-            let floats = v_rows.stride.max(d_rows.stride);
-            let mut ahead = Ahead::shared_out(next, row, floats, n_tiles, tiles.len());
-            for panel_at in (0..columns_stride).step_by(width) {
-                for channels in even_ranges(depth, rows_per_tile(isa)) {
-                    let (at, stride) = (u_rows.at(point, channels.start) + panel_at, u_rows.stride);
-                    let ahead = ahead.next().unwrap_or(Ahead::NOTHING);
-                    let to = Sums { u, at, stride, accumulate, ahead };
-                    multiply((v, d), tiles.len(), point, &channels, panel_at, to);
+        share::within(threads, 0..weight_points, |weight| {
+            for (i, point) in F::points_of(weight).enumerate() {
+                let next = 0..if point + 1 < points { 2 * tiles.len() } else { 0 };
+                let row = |i: usize| {
+                    let t = i % tiles.len();
+                    let (from, at) =
+                        if i == t { (v, v_rows.at(point + 1, t)) } else { (d, d_rows.at(point + 1, t)) };
+                    // SAFETY: both have a row per tile at each point.
+                    RowAddress(unsafe { from.at(at, 1) })
+                };
+                let n_tiles = panels.len() * depth.div_ceil(rows_per_tile(isa));
+                let floats = v_rows.stride.max(d_rows.stride);
+                let mut ahead = Ahead::shared_out(next, row, floats, n_tiles, tiles.len());
+                for panel_at in (0..columns_stride).step_by(width) {
+                    for channels in even_ranges(depth, rows_per_tile(isa)) {
+                        let (at, stride) = (u_rows.at(weight, channels.start) + panel_at, u_rows.stride);
+                        let ahead = ahead.next().unwrap_or(Ahead::NOTHING);
+                        let to = Sums { u, at, stride, accumulate: !first_block || i > 0, ahead };
+                        multiply((v, d), tiles.len(), point, &channels, panel_at, to);
+                    }
                 }
             }
         });
@@ -712,17 +738,17 @@ mod tests {
 
     #[test]
     fn blocks_are_alike_and_never_small() {
-        for tiles in LEAST_TILES_PER_SHARE..2000 {
+        for tiles in LEAST_PER_SHARE.0..2000 {
             for threads in [1, 2, 3, 8, 64] {
-                let most = tiles.div_ceil(blocks(tiles, threads));
+                let most = tiles.div_ceil(blocks::<Four>(tiles, threads));
                 let least = even_ranges(tiles, most).map(|block| block.len()).min();
                 // Rounding up the number of blocks takes no more than a third off the bound.
-                assert!(least >= Some(LEAST_TILES_PER_BLOCK * 2 / 3), "{tiles} {threads} {least:?}");
+                assert!(least >= Some(LEAST_PER_BLOCK.0 * 2 / 3), "{tiles} {threads} {least:?}");
             }
         }
-        assert_eq!(blocks(288, 2), 8);
-        assert_eq!(blocks(288, 3), 9);
-        assert_eq!(blocks(100, 64), 5);
+        assert_eq!(blocks::<Four>(288, 2), 8);
+        assert_eq!(blocks::<Four>(288, 3), 9);
+        assert_eq!(blocks::<Four>(100, 64), 5);
     }
 
     #[test]
@@ -731,8 +757,8 @@ mod tests {
             for depth in [16, 64, 256, 512, 2048] {
                 for tiles in [1, 16, 95, 96, 97, 300, 5000] {
                     for threads in [1, 2, 3, 8, 64] {
-                        let (size, few) = (Size { points: 36, depth, width: 32 }, tiles < BY_PANELS_BELOW);
-                        let (groups, parts) = cuts(size, panels, tiles, few, threads);
+                        let (size, few) = (Size { depth, width: 32 }, tiles < BY_PANELS_BELOW.0);
+                        let (groups, parts) = cuts::<Four>(size, panels, tiles, few, threads);
                         let what = format!("{panels} {depth} {tiles} {threads}: {groups} {parts}");
                         assert!((1..=panels).contains(&groups) && (1..=tiles).contains(&parts), "{what}");
                         let of_panels = groups.min(threads) * panels.div_ceil(groups) * 36 * depth * 32;
@@ -749,10 +775,10 @@ mod tests {
                 }
             }
         }
-        let size = Size { points: 36, depth: 64, width: 32 };
-        assert_eq!(cuts(size, 4, 0, true, 2), (0, 0));
+        let size = Size { depth: 64, width: 32 };
+        assert_eq!(cuts::<Four>(size, 4, 0, true, 2), (0, 0));
         // Two threads: 256 to 256 channels by output channels, 64 to 64 by tiles.
-        assert_eq!(cuts(Size { depth: 256, ..size }, 8, 256, false, 2), (2, 1));
-        assert_eq!(cuts(size, 2, 1024, false, 2), (1, 2));
+        assert_eq!(cuts::<Four>(Size { depth: 256, ..size }, 8, 256, false, 2), (2, 1));
+        assert_eq!(cuts::<Four>(size, 2, 1024, false, 2), (1, 2));
     }
 }

@@ -1,0 +1,338 @@
+//! Minimal filtering of a line with three weights: `y = Aᵀ [(G g) ⊙ (Bᵀ d)]`, with fewer products than `y` has terms.
+//!
+//! A tile of pixels is a line of lines, for which each matrix is applied twice, down and across.
+
+use crate::simd::Simd;
+
+/// The values of the longest line, of inputs, outputs or points.
+pub(in crate::conv) const LONGEST: usize = 9;
+
+/// As many values as the line has; the rest is not used.
+pub(in crate::conv) type Line<S> = [<S as Simd>::Vector; LONGEST];
+
+pub(in crate::conv) trait Filtering {
+    /// Inputs that a line of outputs depends on, and how many of them the next line does not.
+    const INPUTS: usize;
+    const STEP: usize;
+    const OUTPUTS: usize;
+    /// Products.
+    const POINTS: usize;
+    /// Transformed weights, one for each point but for the last: that one is the weight of all further points.
+    const WEIGHTS: usize;
+
+    /// `Bᵀ d`
+    fn into_points<S: Simd>(s: S, d: &Line<S>) -> Line<S>;
+
+    /// `Aᵀ m`
+    fn out_of_points<S: Simd>(s: S, m: &Line<S>) -> Line<S>;
+
+    /// `G g`
+    fn weights_into_points<S: Simd>(s: S, g: [S::Vector; 3]) -> Line<S>;
+
+    /// The points of a tile whose products are with the same of its `WEIGHTS²` transformed weights.
+    fn points_of(weight: usize) -> impl Iterator<Item = usize> {
+        let of_line =
+            |weight: usize| weight..if weight + 1 < Self::WEIGHTS { weight + 1 } else { Self::POINTS };
+        let (down, across) = (of_line(weight / Self::WEIGHTS), of_line(weight % Self::WEIGHTS));
+        down.flat_map(move |i| across.clone().map(move |j| i * Self::POINTS + j))
+    }
+}
+
+/// The adjoints that the gradient of the weights needs.
+pub(in crate::conv) trait Differentiable: Filtering {
+    /// `A y`
+    fn gradient_into_points<S: Simd>(s: S, y: &Line<S>) -> Line<S>;
+
+    /// `Gᵀ u`
+    fn weight_gradient_out_of_points<S: Simd>(s: S, u: &Line<S>) -> [S::Vector; 3];
+}
+
+/// A line from the values it has.
+#[inline(always)]
+fn line<S: Simd, const N: usize>(s: S, values: [S::Vector; N]) -> Line<S> {
+    let mut line = [s.zero(); LONGEST];
+    line[..N].copy_from_slice(&values);
+    line
+}
+
+/// F(4, 3) of stride 1, at the points 0, ±1, ±2 and ∞.
+pub(in crate::conv) struct Four;
+
+impl Filtering for Four {
+    const INPUTS: usize = 6;
+    const STEP: usize = 4;
+    const OUTPUTS: usize = 4;
+    const POINTS: usize = 6;
+    const WEIGHTS: usize = 6;
+
+    /// `[4 0 -5 0 1 0; 0 -4 -4 1 1 0; 0 4 -4 -1 1 0; 0 -2 -1 2 1 0; 0 2 -1 -2 1 0; 0 4 0 -5 0 1]`
+    #[inline(always)]
+    fn into_points<S: Simd>(s: S, d: &Line<S>) -> Line<S> {
+        let (two, four, minus_four, minus_five) = (s.splat(2.0), s.splat(4.0), s.splat(-4.0), s.splat(-5.0));
+        let even_1 = s.mul_add(minus_four, d[2], d[4]);
+        let odd_1 = s.mul_add(minus_four, d[1], d[3]);
+        let even_2 = s.sub(d[4], d[2]);
+        let odd_2 = s.mul(two, s.sub(d[3], d[1]));
+        line(
+            s,
+            [
+                s.mul_add(minus_five, d[2], s.mul_add(four, d[0], d[4])),
+                s.add(even_1, odd_1),
+                s.sub(even_1, odd_1),
+                s.add(even_2, odd_2),
+                s.sub(even_2, odd_2),
+                s.mul_add(minus_five, d[3], s.mul_add(four, d[1], d[5])),
+            ],
+        )
+    }
+
+    /// `[1 1 1 1 1 0; 0 1 -1 2 -2 0; 0 1 1 4 4 0; 0 1 -1 8 -8 1]`
+    #[inline(always)]
+    fn out_of_points<S: Simd>(s: S, m: &Line<S>) -> Line<S> {
+        let (sum_1, difference_1) = (s.add(m[1], m[2]), s.sub(m[1], m[2]));
+        let (sum_2, difference_2) = (s.add(m[3], m[4]), s.sub(m[3], m[4]));
+        line(
+            s,
+            [
+                s.add(m[0], s.add(sum_1, sum_2)),
+                s.mul_add(s.splat(2.0), difference_2, difference_1),
+                s.mul_add(s.splat(4.0), sum_2, sum_1),
+                s.add(m[5], s.mul_add(s.splat(8.0), difference_2, difference_1)),
+            ],
+        )
+    }
+
+    /// `[1/4 0 0; -1/6 -1/6 -1/6; -1/6 1/6 -1/6; 1/24 1/12 1/6; 1/24 -1/12 1/6; 0 0 1]`
+    #[inline(always)]
+    fn weights_into_points<S: Simd>(s: S, g: [S::Vector; 3]) -> Line<S> {
+        let minus_sixth = s.splat(-1.0 / 6.0);
+        let even_1 = s.mul(minus_sixth, s.add(g[0], g[2]));
+        let odd_1 = s.mul(minus_sixth, g[1]);
+        let even_2 = s.mul_add(s.splat(1.0 / 6.0), g[2], s.mul(s.splat(1.0 / 24.0), g[0]));
+        let odd_2 = s.mul(s.splat(1.0 / 12.0), g[1]);
+        line(
+            s,
+            [
+                s.mul(s.splat(0.25), g[0]),
+                s.add(even_1, odd_1),
+                s.sub(even_1, odd_1),
+                s.add(even_2, odd_2),
+                s.sub(even_2, odd_2),
+                g[2],
+            ],
+        )
+    }
+}
+
+impl Differentiable for Four {
+    #[inline(always)]
+    fn gradient_into_points<S: Simd>(s: S, y: &Line<S>) -> Line<S> {
+        let (even_1, odd_1) = (s.add(y[0], y[2]), s.add(y[1], y[3]));
+        let even_2 = s.mul_add(s.splat(4.0), y[2], y[0]);
+        let odd_2 = s.mul_add(s.splat(8.0), y[3], s.mul(s.splat(2.0), y[1]));
+        line(
+            s,
+            [
+                y[0],
+                s.add(even_1, odd_1),
+                s.sub(even_1, odd_1),
+                s.add(even_2, odd_2),
+                s.sub(even_2, odd_2),
+                y[3],
+            ],
+        )
+    }
+
+    #[inline(always)]
+    fn weight_gradient_out_of_points<S: Simd>(s: S, u: &Line<S>) -> [S::Vector; 3] {
+        let minus_sixth = s.splat(-1.0 / 6.0);
+        let sum_1 = s.mul(minus_sixth, s.add(u[1], u[2]));
+        let difference_1 = s.mul(minus_sixth, s.sub(u[1], u[2]));
+        let (sum_2, difference_2) = (s.add(u[3], u[4]), s.sub(u[3], u[4]));
+        [
+            s.mul_add(s.splat(1.0 / 24.0), sum_2, s.mul_add(s.splat(0.25), u[0], sum_1)),
+            s.mul_add(s.splat(1.0 / 12.0), difference_2, difference_1),
+            s.mul_add(s.splat(1.0 / 6.0), sum_2, s.add(u[5], sum_1)),
+        ]
+    }
+}
+
+/// F(2, 3) of stride 1, at the points 0, ±1 and ∞.
+pub(in crate::conv) struct Two;
+
+impl Filtering for Two {
+    const INPUTS: usize = 4;
+    const STEP: usize = 2;
+    const OUTPUTS: usize = 2;
+    const POINTS: usize = 4;
+    const WEIGHTS: usize = 4;
+
+    /// `[1 0 -1 0; 0 1 1 0; 0 -1 1 0; 0 1 0 -1]`
+    #[inline(always)]
+    fn into_points<S: Simd>(s: S, d: &Line<S>) -> Line<S> {
+        line(s, [s.sub(d[0], d[2]), s.add(d[1], d[2]), s.sub(d[2], d[1]), s.sub(d[1], d[3])])
+    }
+
+    /// `[1 1 1 0; 0 1 -1 -1]`
+    #[inline(always)]
+    fn out_of_points<S: Simd>(s: S, m: &Line<S>) -> Line<S> {
+        let difference = s.sub(m[1], m[2]);
+        line(s, [s.add(m[0], s.add(m[1], m[2])), s.sub(difference, m[3])])
+    }
+
+    /// `[1 0 0; 1/2 1/2 1/2; 1/2 -1/2 1/2; 0 0 1]`
+    #[inline(always)]
+    fn weights_into_points<S: Simd>(s: S, g: [S::Vector; 3]) -> Line<S> {
+        let half = s.splat(0.5);
+        let even = s.mul(half, s.add(g[0], g[2]));
+        let odd = s.mul(half, g[1]);
+        line(s, [g[0], s.add(even, odd), s.sub(even, odd), g[2]])
+    }
+}
+
+impl Differentiable for Two {
+    #[inline(always)]
+    fn gradient_into_points<S: Simd>(s: S, y: &Line<S>) -> Line<S> {
+        line(s, [y[0], s.add(y[0], y[1]), s.sub(y[0], y[1]), s.sub(s.zero(), y[1])])
+    }
+
+    #[inline(always)]
+    fn weight_gradient_out_of_points<S: Simd>(s: S, u: &Line<S>) -> [S::Vector; 3] {
+        let half = s.splat(0.5);
+        let sum = s.mul(half, s.add(u[1], u[2]));
+        [s.add(u[0], sum), s.mul(half, s.sub(u[1], u[2])), s.add(sum, u[3])]
+    }
+}
+
+/// Stride 2: `y[k] = g[0] d[2k] + g[1] d[2k + 1] + g[2] d[2k + 2]` for four `k`. The inputs between are multiplied by the
+/// weight in the middle, and the others are a line of stride 1 with two weights: nine products for twelve.
+pub(in crate::conv) struct Halving;
+
+/// The gradient of the inputs of [`Halving`], `g` reversed: `y[2k] = g[1] d[k]` and `y[2k + 1] = g[0] d[k] + g[2] d[k + 1]`.
+pub(in crate::conv) struct Doubling;
+
+/// F(4, 2) of stride 1, at the points 0, ±1, 2 and ∞: `y[k] = g[0] d[k] + g[1] d[k + 1]`.
+mod pairs {
+    use super::Simd;
+
+    /// `[2 -1 -2 1 0; 0 -2 -1 1 0; 0 2 -3 1 0; 0 -1 0 1 0; 0 2 -1 -2 1]`
+    #[inline(always)]
+    pub(super) fn into_points<S: Simd>(s: S, d: [S::Vector; 5]) -> [S::Vector; 5] {
+        let odd = s.sub(d[3], d[1]);
+        [
+            s.mul_add(s.splat(2.0), s.sub(d[0], d[2]), odd),
+            s.sub(odd, s.add(d[1], d[2])),
+            s.mul_add(s.splat(3.0), s.sub(d[1], d[2]), odd),
+            odd,
+            s.mul_add(s.splat(-2.0), odd, s.sub(d[4], d[2])),
+        ]
+    }
+
+    /// `[1 1 1 1 0; 0 1 -1 2 0; 0 1 1 4 0; 0 1 -1 8 1]`
+    #[inline(always)]
+    pub(super) fn out_of_points<S: Simd>(s: S, m: [S::Vector; 5]) -> [S::Vector; 4] {
+        let (sum, difference) = (s.add(m[1], m[2]), s.sub(m[1], m[2]));
+        [
+            s.add(s.add(m[0], m[3]), sum),
+            s.mul_add(s.splat(2.0), m[3], difference),
+            s.mul_add(s.splat(4.0), m[3], sum),
+            s.add(m[4], s.mul_add(s.splat(8.0), m[3], difference)),
+        ]
+    }
+
+    #[inline(always)]
+    pub(super) fn gradient_into_points<S: Simd>(s: S, y: [S::Vector; 4]) -> [S::Vector; 5] {
+        let (even, odd) = (s.add(y[0], y[2]), s.add(y[1], y[3]));
+        let twos = s.mul_add(s.splat(2.0), y[1], y[0]);
+        let fours = s.mul_add(s.splat(2.0), y[3], y[2]);
+        [y[0], s.add(even, odd), s.sub(even, odd), s.mul_add(s.splat(4.0), fours, twos), y[3]]
+    }
+
+    /// `[1/2 0; -1/2 -1/2; -1/6 1/6; 1/6 1/3; 0 1]`
+    #[inline(always)]
+    pub(super) fn weights_into_points<S: Simd>(s: S, g: [S::Vector; 2]) -> [S::Vector; 5] {
+        let sixth = s.splat(1.0 / 6.0);
+        [
+            s.mul(s.splat(0.5), g[0]),
+            s.mul(s.splat(-0.5), s.add(g[0], g[1])),
+            s.mul(sixth, s.sub(g[1], g[0])),
+            s.mul(sixth, s.mul_add(s.splat(2.0), g[1], g[0])),
+            g[1],
+        ]
+    }
+
+    #[inline(always)]
+    pub(super) fn weight_gradient_out_of_points<S: Simd>(s: S, u: [S::Vector; 5]) -> [S::Vector; 2] {
+        let (half, sixth) = (s.splat(0.5), s.splat(1.0 / 6.0));
+        let third = s.mul_add(s.splat(2.0), u[3], u[2]);
+        [
+            s.mul_add(half, s.sub(u[0], u[1]), s.mul(sixth, s.sub(u[3], u[2]))),
+            s.mul_add(sixth, third, s.mul_add(s.splat(-0.5), u[1], u[4])),
+        ]
+    }
+}
+
+impl Filtering for Halving {
+    const INPUTS: usize = 9;
+    const STEP: usize = 8;
+    const OUTPUTS: usize = 4;
+    const POINTS: usize = 9;
+    const WEIGHTS: usize = 6;
+
+    #[inline(always)]
+    fn into_points<S: Simd>(s: S, d: &Line<S>) -> Line<S> {
+        let [a, b, c, e, f] = pairs::into_points(s, [d[0], d[2], d[4], d[6], d[8]]);
+        [a, b, c, e, f, d[1], d[3], d[5], d[7]]
+    }
+
+    #[inline(always)]
+    fn out_of_points<S: Simd>(s: S, m: &Line<S>) -> Line<S> {
+        let y = pairs::out_of_points(s, [m[0], m[1], m[2], m[3], m[4]]);
+        line(s, [s.add(y[0], m[5]), s.add(y[1], m[6]), s.add(y[2], m[7]), s.add(y[3], m[8])])
+    }
+
+    #[inline(always)]
+    fn weights_into_points<S: Simd>(s: S, g: [S::Vector; 3]) -> Line<S> {
+        let [a, b, c, d, e] = pairs::weights_into_points(s, [g[0], g[2]]);
+        line(s, [a, b, c, d, e, g[1]])
+    }
+}
+
+impl Differentiable for Halving {
+    #[inline(always)]
+    fn gradient_into_points<S: Simd>(s: S, y: &Line<S>) -> Line<S> {
+        let [a, b, c, d, e] = pairs::gradient_into_points(s, [y[0], y[1], y[2], y[3]]);
+        [a, b, c, d, e, y[0], y[1], y[2], y[3]]
+    }
+
+    #[inline(always)]
+    fn weight_gradient_out_of_points<S: Simd>(s: S, u: &Line<S>) -> [S::Vector; 3] {
+        let [first, last] = pairs::weight_gradient_out_of_points(s, [u[0], u[1], u[2], u[3], u[4]]);
+        [first, u[5], last]
+    }
+}
+
+impl Filtering for Doubling {
+    const INPUTS: usize = 5;
+    const STEP: usize = 4;
+    const OUTPUTS: usize = 8;
+    const POINTS: usize = 9;
+    const WEIGHTS: usize = 6;
+
+    #[inline(always)]
+    fn into_points<S: Simd>(s: S, d: &Line<S>) -> Line<S> {
+        let [a, b, c, e, f] = pairs::into_points(s, [d[0], d[1], d[2], d[3], d[4]]);
+        [a, b, c, e, f, d[0], d[1], d[2], d[3]]
+    }
+
+    #[inline(always)]
+    fn out_of_points<S: Simd>(s: S, m: &Line<S>) -> Line<S> {
+        let y = pairs::out_of_points(s, [m[0], m[1], m[2], m[3], m[4]]);
+        line(s, [m[5], y[0], m[6], y[1], m[7], y[2], m[8], y[3]])
+    }
+
+    #[inline(always)]
+    fn weights_into_points<S: Simd>(s: S, g: [S::Vector; 3]) -> Line<S> {
+        Halving::weights_into_points(s, g)
+    }
+}
