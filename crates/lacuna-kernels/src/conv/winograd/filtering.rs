@@ -2,6 +2,8 @@
 //!
 //! A tile of pixels is a line of lines, for which each matrix is applied twice, down and across.
 
+use std::marker::PhantomData;
+
 use crate::simd::Simd;
 
 /// The values of the longest line, of inputs, outputs or points.
@@ -27,7 +29,7 @@ pub(in crate::conv) trait Filtering {
     fn out_of_points<S: Simd>(s: S, m: &Line<S>) -> Line<S>;
 
     /// `G g`
-    fn weights_into_points<S: Simd>(s: S, g: [S::Vector; 3]) -> Line<S>;
+    fn weights_into_points<S: Simd>(s: S, g: &Line<S>) -> Line<S>;
 
     /// The points of a tile whose products are with the same of its `WEIGHTS²` transformed weights.
     fn points_of(weight: usize) -> impl Iterator<Item = usize> {
@@ -44,8 +46,39 @@ pub(in crate::conv) trait Differentiable: Filtering {
     fn gradient_into_points<S: Simd>(s: S, y: &Line<S>) -> Line<S>;
 
     /// `Gᵀ u`
-    fn weight_gradient_out_of_points<S: Simd>(s: S, u: &Line<S>) -> [S::Vector; 3];
+    fn weight_gradient_out_of_points<S: Simd>(s: S, u: &Line<S>) -> Line<S>;
 }
+
+/// One of the matrices, as a type: a function that is passed on is not always inlined, and outside of its caller has not that
+/// one's instructions.
+pub(super) trait Transform {
+    const FROM: usize;
+    const TO: usize;
+
+    fn line<S: Simd>(s: S, line: &Line<S>) -> Line<S>;
+}
+
+macro_rules! transform {
+    ($name:ident: $trait:ident, $function:ident, $from:expr => $to:expr) => {
+        pub(super) struct $name<F>(PhantomData<F>);
+
+        impl<F: $trait> Transform for $name<F> {
+            const FROM: usize = $from;
+            const TO: usize = $to;
+
+            #[inline(always)]
+            fn line<S: Simd>(s: S, line: &Line<S>) -> Line<S> {
+                F::$function(s, line)
+            }
+        }
+    };
+}
+
+transform!(IntoPoints: Filtering, into_points, F::INPUTS => F::POINTS);
+transform!(OutOfPoints: Filtering, out_of_points, F::POINTS => F::OUTPUTS);
+transform!(WeightsIntoPoints: Filtering, weights_into_points, 3 => F::WEIGHTS);
+transform!(GradientIntoPoints: Differentiable, gradient_into_points, F::OUTPUTS => F::POINTS);
+transform!(WeightGradientOutOfPoints: Differentiable, weight_gradient_out_of_points, F::WEIGHTS => 3);
 
 /// A line from the values it has.
 #[inline(always)]
@@ -104,7 +137,7 @@ impl Filtering for Four {
 
     /// `[1/4 0 0; -1/6 -1/6 -1/6; -1/6 1/6 -1/6; 1/24 1/12 1/6; 1/24 -1/12 1/6; 0 0 1]`
     #[inline(always)]
-    fn weights_into_points<S: Simd>(s: S, g: [S::Vector; 3]) -> Line<S> {
+    fn weights_into_points<S: Simd>(s: S, g: &Line<S>) -> Line<S> {
         let minus_sixth = s.splat(-1.0 / 6.0);
         let even_1 = s.mul(minus_sixth, s.add(g[0], g[2]));
         let odd_1 = s.mul(minus_sixth, g[1]);
@@ -144,16 +177,19 @@ impl Differentiable for Four {
     }
 
     #[inline(always)]
-    fn weight_gradient_out_of_points<S: Simd>(s: S, u: &Line<S>) -> [S::Vector; 3] {
+    fn weight_gradient_out_of_points<S: Simd>(s: S, u: &Line<S>) -> Line<S> {
         let minus_sixth = s.splat(-1.0 / 6.0);
         let sum_1 = s.mul(minus_sixth, s.add(u[1], u[2]));
         let difference_1 = s.mul(minus_sixth, s.sub(u[1], u[2]));
         let (sum_2, difference_2) = (s.add(u[3], u[4]), s.sub(u[3], u[4]));
-        [
-            s.mul_add(s.splat(1.0 / 24.0), sum_2, s.mul_add(s.splat(0.25), u[0], sum_1)),
-            s.mul_add(s.splat(1.0 / 12.0), difference_2, difference_1),
-            s.mul_add(s.splat(1.0 / 6.0), sum_2, s.add(u[5], sum_1)),
-        ]
+        line(
+            s,
+            [
+                s.mul_add(s.splat(1.0 / 24.0), sum_2, s.mul_add(s.splat(0.25), u[0], sum_1)),
+                s.mul_add(s.splat(1.0 / 12.0), difference_2, difference_1),
+                s.mul_add(s.splat(1.0 / 6.0), sum_2, s.add(u[5], sum_1)),
+            ],
+        )
     }
 }
 
@@ -182,7 +218,7 @@ impl Filtering for Two {
 
     /// `[1 0 0; 1/2 1/2 1/2; 1/2 -1/2 1/2; 0 0 1]`
     #[inline(always)]
-    fn weights_into_points<S: Simd>(s: S, g: [S::Vector; 3]) -> Line<S> {
+    fn weights_into_points<S: Simd>(s: S, g: &Line<S>) -> Line<S> {
         let half = s.splat(0.5);
         let even = s.mul(half, s.add(g[0], g[2]));
         let odd = s.mul(half, g[1]);
@@ -197,10 +233,10 @@ impl Differentiable for Two {
     }
 
     #[inline(always)]
-    fn weight_gradient_out_of_points<S: Simd>(s: S, u: &Line<S>) -> [S::Vector; 3] {
+    fn weight_gradient_out_of_points<S: Simd>(s: S, u: &Line<S>) -> Line<S> {
         let half = s.splat(0.5);
         let sum = s.mul(half, s.add(u[1], u[2]));
-        [s.add(u[0], sum), s.mul(half, s.sub(u[1], u[2])), s.add(sum, u[3])]
+        line(s, [s.add(u[0], sum), s.mul(half, s.sub(u[1], u[2])), s.add(sum, u[3])])
     }
 }
 
@@ -292,7 +328,7 @@ impl Filtering for Halving {
     }
 
     #[inline(always)]
-    fn weights_into_points<S: Simd>(s: S, g: [S::Vector; 3]) -> Line<S> {
+    fn weights_into_points<S: Simd>(s: S, g: &Line<S>) -> Line<S> {
         let [a, b, c, d, e] = pairs::weights_into_points(s, [g[0], g[2]]);
         line(s, [a, b, c, d, e, g[1]])
     }
@@ -306,9 +342,9 @@ impl Differentiable for Halving {
     }
 
     #[inline(always)]
-    fn weight_gradient_out_of_points<S: Simd>(s: S, u: &Line<S>) -> [S::Vector; 3] {
+    fn weight_gradient_out_of_points<S: Simd>(s: S, u: &Line<S>) -> Line<S> {
         let [first, last] = pairs::weight_gradient_out_of_points(s, [u[0], u[1], u[2], u[3], u[4]]);
-        [first, u[5], last]
+        line(s, [first, u[5], last])
     }
 }
 
@@ -332,7 +368,7 @@ impl Filtering for Doubling {
     }
 
     #[inline(always)]
-    fn weights_into_points<S: Simd>(s: S, g: [S::Vector; 3]) -> Line<S> {
+    fn weights_into_points<S: Simd>(s: S, g: &Line<S>) -> Line<S> {
         Halving::weights_into_points(s, g)
     }
 }

@@ -3,7 +3,10 @@
 
 use std::mem::MaybeUninit;
 
-use super::filtering::{Differentiable, Filtering, LONGEST, Line};
+use super::filtering::{
+    Differentiable, Filtering, GradientIntoPoints, IntoPoints, LONGEST, OutOfPoints, Transform,
+    WeightGradientOutOfPoints, WeightsIntoPoints,
+};
 use crate::gemm::Finish;
 use crate::memory::{Source, Target, load_up_to};
 use crate::shape::Grid;
@@ -45,33 +48,37 @@ impl Tile {
     }
 }
 
-/// What is between the two halves of a transform, filled by columns and read by rows. It is not zeroed first: that
-/// would be done anew for each vector of channels, and take as long as filling it.
-struct Between<S: Simd>([[MaybeUninit<S::Vector>; LONGEST]; LONGEST]);
-
-impl<S: Simd> Between<S> {
-    #[inline(always)]
-    fn new() -> Self {
-        Self([[MaybeUninit::uninit(); LONGEST]; LONGEST])
-    }
-
-    #[inline(always)]
-    fn set_column(&mut self, column: usize, line: &[S::Vector]) {
-        for (row, &value) in line.iter().enumerate() {
-            self.0[row][column].write(value);
-        }
-    }
-
-    /// # Safety
-    /// This row of the first `columns` columns must have been set.
-    #[inline(always)]
-    unsafe fn row(&self, s: S, row: usize, columns: usize) -> Line<S> {
+/// Transforms a square of values: its columns, then the rows of what they become.
+///
+/// What is between is not zeroed first: that would be done anew for each vector of channels, and take as long as filling
+/// it.
+#[inline(always)]
+fn square<S: Simd, T: Transform>(
+    s: S,
+    load: impl Fn(usize, usize) -> S::Vector,
+    store: impl Fn(usize, usize, S::Vector),
+) {
+    let mut between = [[MaybeUninit::<S::Vector>::uninit(); LONGEST]; LONGEST];
+    for j in 0..T::FROM {
         let mut line = [s.zero(); LONGEST];
-        for column in 0..columns {
-            // SAFETY: as the caller vouches.
-            line[column] = unsafe { self.0[row][column].assume_init() };
+        for i in 0..T::FROM {
+            line[i] = load(i, j);
         }
-        line
+        let line = T::line(s, &line);
+        for i in 0..T::TO {
+            between[i][j].write(line[i]);
+        }
+    }
+    for i in 0..T::TO {
+        let mut line = [s.zero(); LONGEST];
+        for j in 0..T::FROM {
+            // SAFETY: each of the columns was written, with as many rows.
+            line[j] = unsafe { between[i][j].assume_init() };
+        }
+        let line = T::line(s, &line);
+        for j in 0..T::TO {
+            store(i, j, line[j]);
+        }
     }
 }
 
@@ -93,8 +100,7 @@ simd_fn! {
         per_point: usize,
     ) {
         let (from, channels) = (channels.start, channels.len());
-        // SAFETY: the tile's pixels are inside its input, and what is read of `between` was set before; for the rest the
-        // caller vouches.
+        // SAFETY: the tile's pixels are inside its input; for the rest the caller vouches.
         unsafe {
             let mut pixels = [[zeros.at(0, channels); LONGEST]; LONGEST];
             for (row, pixels) in pixels.iter_mut().enumerate().take(F::INPUTS) {
@@ -104,23 +110,7 @@ simd_fn! {
                     }
                 }
             }
-            for channel in (0..channels).step_by(S::LANES) {
-                let count = S::LANES.min(channels - channel);
-                let mut between = Between::<S>::new();
-                for j in 0..F::INPUTS {
-                    let mut d = [s.zero(); LONGEST];
-                    for i in 0..F::INPUTS {
-                        d[i] = load_up_to(s, pixels[i][j].add(channel), count);
-                    }
-                    between.set_column(j, &F::into_points(s, &d)[..F::POINTS]);
-                }
-                for i in 0..F::POINTS {
-                    let line = F::into_points(s, &between.row(s, i, F::INPUTS));
-                    for j in 0..F::POINTS {
-                        v.store(s, (i * F::POINTS + j) * per_point + to + channel, line[j], S::LANES);
-                    }
-                }
-            }
+            scatter::<S, IntoPoints<F>>(s, &pixels, channels, v, to, per_point);
         }
     }
 }
@@ -143,8 +133,7 @@ simd_fn! {
         per_point: usize,
     ) {
         let (from, channels) = (channels.start, channels.len());
-        // SAFETY: the tile's pixels are inside its output, and what is read of `between` was set before; for the rest the
-        // caller vouches.
+        // SAFETY: the tile's pixels are inside its output; for the rest the caller vouches.
         unsafe {
             let mut pixels = [[zeros.at(0, channels); LONGEST]; LONGEST];
             let (first, rows, columns) = tile.outputs();
@@ -154,24 +143,32 @@ simd_fn! {
                     *address = dz.at(pixel * all_channels + from, channels);
                 }
             }
-            for channel in (0..channels).step_by(S::LANES) {
-                let count = S::LANES.min(channels - channel);
-                let mut between = Between::<S>::new();
-                for j in 0..F::OUTPUTS {
-                    let mut y = [s.zero(); LONGEST];
-                    for i in 0..F::OUTPUTS {
-                        y[i] = load_up_to(s, pixels[i][j].add(channel), count);
-                    }
-                    between.set_column(j, &F::gradient_into_points(s, &y)[..F::POINTS]);
-                }
-                for i in 0..F::POINTS {
-                    let line = F::gradient_into_points(s, &between.row(s, i, F::OUTPUTS));
-                    for j in 0..F::POINTS {
-                        d.store(s, (i * F::POINTS + j) * per_point + to + channel, line[j], S::LANES);
-                    }
-                }
-            }
+            scatter::<S, GradientIntoPoints<F>>(s, &pixels, channels, d, to, per_point);
         }
+    }
+}
+
+/// Transforms a square of pixels to row `to` of each point, rounded up to whole vectors.
+///
+/// # Safety
+/// `channels` floats must be readable at each address that is used; the points must have that row, used by no other job.
+#[inline(always)]
+unsafe fn scatter<S: Simd, T: Transform>(
+    s: S,
+    pixels: &[[*const f32; LONGEST]; LONGEST],
+    channels: usize,
+    to: Target,
+    at: usize,
+    per_point: usize,
+) {
+    for channel in (0..channels).step_by(S::LANES) {
+        let count = S::LANES.min(channels - channel);
+        // SAFETY: as the caller vouches.
+        let load = |i: usize, j: usize| unsafe { load_up_to(s, pixels[i][j].add(channel), count) };
+        square::<S, T>(s, load, |i, j, value| {
+            // SAFETY: as above.
+            unsafe { to.store(s, (i * T::TO + j) * per_point + at + channel, value, S::LANES) };
+        });
     }
 }
 
@@ -198,26 +195,15 @@ simd_fn! {
             for channel in channels.clone().step_by(S::LANES) {
                 let count = S::LANES.min(channels.end - channel);
                 let from = t * stride + channel - channels.start;
-                let mut between = Between::<S>::new();
-                for j in 0..F::POINTS {
-                    let mut line = [s.zero(); LONGEST];
-                    for i in 0..F::POINTS {
-                        // SAFETY: M's rows are whole vectors, at each point; vouched for by the caller.
-                        line[i] = unsafe { m.load(s, (i * F::POINTS + j) * per_point + from, S::LANES) };
+                // SAFETY: M's rows are whole vectors, at each point; vouched for by the caller.
+                let load = |i: usize, j: usize| unsafe { m.load(s, (i * F::POINTS + j) * per_point + from, S::LANES) };
+                square::<S, OutOfPoints<F>>(s, load, |i, j, value| {
+                    if i < rows && j < columns {
+                        let at = (first + i * tile.output.width + j) * all_channels + channel;
+                        // SAFETY: the pixel is inside the output, and so are these channels of it.
+                        unsafe { y.store_result(s, at, finish.apply(s, value, channel, at, count), count) };
                     }
-                    between.set_column(j, &F::out_of_points(s, &line)[..F::OUTPUTS]);
-                }
-                for i in 0..F::OUTPUTS {
-                    // SAFETY: each column was set above, of as many rows.
-                    let line = F::out_of_points(s, &unsafe { between.row(s, i, F::POINTS) });
-                    for j in 0..F::OUTPUTS {
-                        if i < rows && j < columns {
-                            let at = (first + i * tile.output.width + j) * all_channels + channel;
-                            // SAFETY: the pixel is inside the output, and so are these channels of it.
-                            unsafe { y.store_result(s, at, finish.apply(s, line[j], channel, at, count), count) };
-                        }
-                    }
-                }
+                });
             }
         }
     }
@@ -254,33 +240,20 @@ simd_fn! {
                 let first = half * S::LANES;
                 let count = S::LANES.min(taps.columns - first);
                 let from = taps.at + row * taps.stride + first;
-                let mut g = [s.zero(); 9];
-                for tap in 0..9 {
+                let load = |i: usize, j: usize| {
                     // SAFETY: the caller vouches for the row of each tap, and for `scale`.
                     unsafe {
-                        let at = taps.floats.at(from + tap * taps.per_tap, count);
+                        let at = taps.floats.at(from + (i * 3 + j) * taps.per_tap, count);
                         s.prefetch(at.wrapping_add(PREFETCH_ROWS * taps.stride));
-                        g[tap] = load_up_to(s, at, count);
-                        if let Some(scale) = taps.scale {
-                            g[tap] = s.mul(g[tap], scale.load(s, first, count));
-                        }
+                        let weights = load_up_to(s, at, count);
+                        taps.scale.map_or(weights, |scale| s.mul(weights, scale.load(s, first, count)))
                     }
-                }
-                let mut between = Between::<S>::new();
-                for x in 0..3 {
-                    let line = F::weights_into_points(s, [g[x], g[3 + x], g[6 + x]]);
-                    between.set_column(x, &line[..F::WEIGHTS]);
-                }
-                for i in 0..F::WEIGHTS {
-                    // SAFETY: three columns were set above.
-                    let [a, b, c, ..] = unsafe { between.row(s, i, 3) };
-                    let line = F::weights_into_points(s, [a, b, c]);
-                    for j in 0..F::WEIGHTS {
-                        let at = (i * F::WEIGHTS + j) * per_point + to + (2 * row + half) * S::LANES;
-                        // SAFETY: the caller vouches for these rows of U.
-                        unsafe { u.store(s, at, line[j], S::LANES) };
-                    }
-                }
+                };
+                square::<S, WeightsIntoPoints<F>>(s, load, |i, j, value| {
+                    let at = (i * F::WEIGHTS + j) * per_point + to + (2 * row + half) * S::LANES;
+                    // SAFETY: the caller vouches for these rows of U.
+                    unsafe { u.store(s, at, value, S::LANES) };
+                });
             }
         }
     }
@@ -305,30 +278,15 @@ simd_fn! {
     ) {
         for channel in (0..columns).step_by(S::LANES) {
             let count = S::LANES.min(columns - channel);
-            let mut between = Between::<S>::new();
-            for j in 0..F::WEIGHTS {
-                let mut line = [s.zero(); LONGEST];
-                for i in 0..F::WEIGHTS {
-                    // SAFETY: the caller vouches for the row.
-                    line[i] = unsafe { u.load(s, (i * F::WEIGHTS + j) * per_point + from + channel, S::LANES) };
+            // SAFETY: the caller vouches for the row.
+            let load = |i: usize, j: usize| unsafe { u.load(s, (i * F::WEIGHTS + j) * per_point + from + channel, S::LANES) };
+            square::<S, WeightGradientOutOfPoints<F>>(s, load, |i, j, value| {
+                // SAFETY: likewise for the row of each tap, and `scale` has a float per column.
+                unsafe {
+                    let value = scale.map_or(value, |scale| s.mul(value, scale.load(s, channel, count)));
+                    dw.store(s, (i * 3 + j) * per_tap + to + channel, value, count);
                 }
-                between.set_column(j, &F::weight_gradient_out_of_points(s, &line));
-            }
-            for i in 0..3 {
-                // SAFETY: each column was set above, of three rows.
-                let line = unsafe { between.row(s, i, F::WEIGHTS) };
-                let line = F::weight_gradient_out_of_points(s, &line);
-                for j in 0..3 {
-                    // SAFETY: likewise for the row of each tap, and `scale` has a float per column.
-                    unsafe {
-                        let gradient = match scale {
-                            Some(scale) => s.mul(line[j], scale.load(s, channel, count)),
-                            None => line[j],
-                        };
-                        dw.store(s, (i * 3 + j) * per_tap + to + channel, gradient, count);
-                    }
-                }
-            }
+            });
         }
     }
 }
