@@ -152,11 +152,13 @@ fn every_way() -> Vec<(Grid, usize, usize, Window, Algorithm)> {
         (Grid::new(1, 20, 20), 16, 130, three, Winograd2), // in several groups of output channels
         (Grid::new(1, 20, 20), 130, 16, three, Winograd2), // of input channels, for their gradient
         (Grid::new(1, 18, 18), 256, 16, three, Winograd2), // weight gradient of many channels, two blocks of tiles
+        (Grid::new(1, 65, 62), 64, 70, three, Winograd4),  // weight gradient in parts of tiles
         (Grid::new(2, 8, 8), 64, 130, three, Winograd4),   // few tiles, several shares
         (Grid::new(1, 6, 6), 300, 80, three, Winograd2),   // weights in chunks
         (Grid::new(3, 41, 37), 24, 40, halving, WinogradStride2), // the same of stride 2: many tiles
         (Grid::new(1, 49, 49), 16, 130, halving, WinogradStride2), // in several groups
         (Grid::new(1, 49, 49), 130, 16, halving, WinogradStride2), // of input channels
+        (Grid::new(1, 88, 85), 64, 70, halving, WinogradStride2), // weight gradient in parts of tiles
         (Grid::new(2, 16, 16), 64, 130, halving, WinogradStride2), // few tiles
         (Grid::new(1, 11, 11), 300, 80, halving, WinogradStride2), // weights in chunks
         (Grid::new(2, 64, 63), 3, 33, Window::new(7, 2, 3), Direct), // stem, weight gradient in parts

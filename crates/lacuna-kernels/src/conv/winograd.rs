@@ -13,19 +13,19 @@
 
 mod filtering;
 mod transforms;
+mod weight_gradient;
 
 use std::ops::Range;
 
-use self::filtering::{Differentiable, Filtering};
+use self::filtering::Filtering;
 pub(super) use self::filtering::{Doubling, Four, Halving, Two};
-use self::transforms::{
-    TapRows, Tile, gradient_tile, input_tile, output_tiles, weight_gradient_rows, weight_rows,
-};
+use self::transforms::{TapRows, Tile, input_tile, output_tiles, weight_rows};
+pub(super) use self::weight_gradient::weight_gradient;
 use super::weights::{Direction, Weights};
 use super::{Conv2d, with_first_pixel};
 use crate::gemm::{
-    Ahead, ColumnTile, Finish, MAX_ROWS, RowAddress, RowTile, column_tile, columns_per_tile, even_ranges,
-    in_parts, row_tile, rows_per_tile,
+    Ahead, Finish, MAX_ROWS, RowAddress, RowTile, columns_per_tile, even_ranges, in_parts, row_tile,
+    rows_per_tile,
 };
 use crate::memory::{Scratch, Source, Target};
 use crate::shape::Grid;
@@ -56,11 +56,6 @@ const LEAST_PER_SHARE: Tiles = Tiles(64);
 /// Floats that all shares together keep transformed (32 MiB), as much as a cache that threads share may hold.
 const MOST_TRANSFORMED: usize = 8 << 20;
 
-/// Tiles up to which a weight gradient is made a tile of the inner kernel at a time, at all points: there are few products
-/// for each sum, which would take longer to store and to read back. With more tiles, it is made point by point, which reads
-/// the transformed input and gradient from nearer caches.
-const TRANSFORMED_AT_ONCE: Tiles = Tiles(64);
-
 /// A number of tiles of F(4×4), of 36 points. Others are as many as have as many points.
 #[derive(Clone, Copy)]
 struct Tiles(usize);
@@ -75,12 +70,6 @@ impl Tiles {
 fn blocks<F: Filtering>(tiles: usize, threads: usize) -> usize {
     let (most, least) = (PER_BLOCK.of::<F>(), LEAST_PER_BLOCK.of::<F>());
     tiles.div_ceil(most).next_multiple_of(threads).min(tiles.div_ceil(least))
-}
-
-/// Tiles transformed at a time for the weight gradient: the fewer, the more channels they have, but all of those that are
-/// transformed at once.
-fn weight_gradient_tiles<F: Filtering>(channels: usize) -> usize {
-    Tiles((16384 / channels).clamp(TRANSFORMED_AT_ONCE.0, 128)).of::<F>()
 }
 
 /// Matrices, one per point. Points and rows are an odd number of cache lines apart, so that they do not
@@ -544,194 +533,6 @@ unsafe fn convolve_by_panels<F: Filtering>(
     });
 }
 
-/// # Safety
-/// As [`forward`], for `dw`.
-pub(super) unsafe fn weight_gradient<F: Differentiable>(
-    isa: Isa,
-    conv: &Conv2d,
-    x: &[f32],
-    dz: &[f32],
-    scale: Option<&[f32]>,
-    dw: Target,
-) {
-    let tiles = tiles::<F>(&conv.inputs, &conv.outputs, conv.window.padding);
-    let (panels, vectors) =
-        (conv.out_channels.div_ceil(columns_per_tile(isa)), conv.in_channels.div_ceil(isa.lanes()));
-    // Of the side that has fewer channels all is transformed anew for each of the shares; if they are as many, of x, as another
-    // core may just have written dz.
-    let at_a_time = tiles.len().min(weight_gradient_tiles::<F>(conv.in_channels));
-    let fewer = conv.in_channels.min(conv.out_channels);
-    let most = rayon::current_num_threads()
-        .min(MOST_TRANSFORMED / (F::POINTS * F::POINTS * at_a_time * fewer))
-        .max(1);
-    let by_input = conv.in_channels > conv.out_channels;
-    let (of_input, of_output) = if by_input { (most.min(vectors), 1) } else { (1, most.min(panels)) };
-    let share = |vectors: Range<usize>| {
-        let channels = vectors.start * isa.lanes()..conv.in_channels.min(vectors.end * isa.lanes());
-        in_parts(panels, of_output).map(move |panels| (channels.clone(), panels))
-    };
-    let shares = in_parts(vectors, of_input).flat_map(share).collect();
-    share::at_once(shares, |(channels, panels): (Range<usize>, Range<usize>), threads| {
-        // SAFETY: these panels of these channels of dw are this job's alone; for the rest the caller vouches.
-        unsafe {
-            weight_gradient_of::<F>(isa, conv, &tiles, x, dz, channels, panels, threads, scale, dw);
-        }
-    });
-}
-
-/// # Safety
-/// As [`weight_gradient`], for these input channels and panels of `dw`.
-#[allow(clippy::too_many_arguments)]
-unsafe fn weight_gradient_of<F: Differentiable>(
-    isa: Isa,
-    conv: &Conv2d,
-    tiles: &[Tile],
-    x: &[f32],
-    dz: &[f32],
-    inputs: Range<usize>,
-    panels: Range<usize>,
-    threads: usize,
-    scale: Option<&[f32]>,
-    dw: Target,
-) {
-    let (all_inputs, all_columns, width) = (conv.in_channels, conv.out_channels, columns_per_tile(isa));
-    let depth = inputs.len();
-    let columns = panels.start * width..all_columns.min(panels.end * width);
-    let (points, weight_points) = (F::POINTS * F::POINTS, F::WEIGHTS * F::WEIGHTS);
-    let (x, dz) = (Source::from(x), Source::from(dz));
-    let zeros = vec![0.0; depth.max(columns.len())];
-    let zeros = Source::from(&*zeros);
-
-    let columns_stride = panels.len() * width;
-    let most = tiles.len().min(weight_gradient_tiles::<F>(all_inputs));
-    let v_rows = Points::new(most, depth.next_multiple_of(isa.lanes()) + 16);
-    let d_rows = Points::new(most, columns_stride + 16);
-    let mut scratch = Scratch::take(v_rows.len(points) + d_rows.len(points));
-    let (v, d) = scratch.floats().split_at_mut(v_rows.len(points));
-    let (v, d) = (Target::from(v), Target::from(d));
-    let transform = |tiles: &[Tile]| {
-        assert!(tiles.len() <= most);
-        share::within(threads, tiles.iter().enumerate(), |(t, tile)| {
-            let (v_at, d_at) = (v_rows.at(0, t), d_rows.at(0, t));
-            let (v_per_point, d_per_point) = (v_rows.per_point, d_rows.per_point);
-            let (inputs, columns) = (inputs.clone(), columns.clone());
-            // SAFETY: V and D have a row per tile at each point; this tile's are this job's alone; the
-            // caller vouches for x and dz.
-            unsafe {
-                input_tile::<F>(isa, x, inputs, all_inputs, zeros, tile, v, v_at, v_per_point);
-                gradient_tile::<F>(isa, dz, columns, all_columns, zeros, tile, d, d_at, d_per_point);
-            }
-        });
-        // SAFETY: V and D are complete, and are not written to until these are no longer used.
-        unsafe { (v.as_source(), d.as_source()) }
-    };
-    // `dU (+)= Vᵀ D` at a point, of some channels and a panel from `panel_at` on.
-    let multiply =
-        |(v, d): (Source, Source), tiles: usize, point, channels: &Range<usize>, panel_at, to: Sums| {
-            let tile = ColumnTile {
-                a: v,
-                a_at: v_rows.at(point, 0) + channels.start,
-                a_stride: v_rows.stride,
-                b: d,
-                b_at: d_rows.at(point, 0) + panel_at,
-                b_stride: d_rows.stride,
-                depth: tiles,
-                ahead: to.ahead,
-                out: to.u,
-                out_at: to.at,
-                out_stride: to.stride,
-                columns: whole_vectors(isa, columns.len(), panel_at / width),
-                accumulate: to.accumulate,
-                scale: None,
-            };
-            // SAFETY: V and D have a row for each of the tiles; the sums are the caller's alone.
-            unsafe { column_tile(isa, channels.len(), &tile) };
-        };
-    // Transforms these columns of a channel's row of dU back.
-    let finish = |u: Source, u_at: usize, per_point: usize, channel: usize, columns: Range<usize>| {
-        let scale = scale.map(|scale| Source::from(&scale[columns.clone()]));
-        let to = (inputs.start + channel) * all_columns + columns.start;
-        let per_tap = all_inputs * all_columns;
-        // SAFETY: dU is complete, and has this row at each point; these columns of the rows of `dw` are the caller's alone.
-        unsafe {
-            weight_gradient_rows::<F>(isa, u, u_at, per_point, columns.len(), scale, dw, to, per_tap);
-        }
-    };
-
-    if tiles.len() <= TRANSFORMED_AT_ONCE.of::<F>() {
-        // A tile of dU is transformed back at all points while it is in a near cache.
-        let operands = transform(tiles);
-        let jobs = (0..panels.len())
-            .flat_map(|panel| even_ranges(depth, rows_per_tile(isa)).map(move |channels| (panel, channels)));
-        share::within(threads, jobs, |(panel, channels)| {
-            let u_rows = Points::new(channels.len(), width);
-            let mut sums = Scratch::take(u_rows.len(weight_points));
-            let u = Target::from(sums.floats());
-            for weight in 0..weight_points {
-                for (i, point) in F::points_of(weight).enumerate() {
-                    let (at, stride) = (u_rows.at(weight, 0), u_rows.stride);
-                    let to = Sums { u, at, stride, accumulate: i > 0, ahead: Ahead::NOTHING };
-                    multiply(operands, tiles.len(), point, &channels, panel * width, to);
-                }
-            }
-            let first = columns.start + panel * width;
-            for (row, channel) in channels.enumerate() {
-                let columns = first..columns.end.min(first + width);
-                // SAFETY: this tile of dU is complete.
-                finish(unsafe { u.as_source() }, u_rows.at(0, row), u_rows.per_point, channel, columns);
-            }
-        });
-        return;
-    }
-
-    let u_rows = Points::new(depth, columns_stride);
-    let mut sums = Scratch::take(u_rows.len(weight_points));
-    let u = Target::from(sums.floats());
-    // Blocks of tiles in order, so that each sum is the same for any number of threads.
-    for block in even_ranges(tiles.len(), most) {
-        let first_block = block.start == 0;
-        let tiles = &tiles[block];
-        let (v, d) = transform(tiles);
-        share::within(threads, 0..weight_points, |weight| {
-            for (i, point) in F::points_of(weight).enumerate() {
-                let next = 0..if point + 1 < points { 2 * tiles.len() } else { 0 };
-                let row = |i: usize| {
-                    let t = i % tiles.len();
-                    let (from, at) =
-                        if i == t { (v, v_rows.at(point + 1, t)) } else { (d, d_rows.at(point + 1, t)) };
-                    // SAFETY: both have a row per tile at each point.
-                    RowAddress(unsafe { from.at(at, 1) })
-                };
-                let n_tiles = panels.len() * depth.div_ceil(rows_per_tile(isa));
-                let floats = v_rows.stride.max(d_rows.stride);
-                let mut ahead = Ahead::shared_out(next, row, floats, n_tiles, tiles.len());
-                for panel_at in (0..columns_stride).step_by(width) {
-                    for channels in even_ranges(depth, rows_per_tile(isa)) {
-                        let (at, stride) = (u_rows.at(weight, channels.start) + panel_at, u_rows.stride);
-                        let ahead = ahead.next().unwrap_or(Ahead::NOTHING);
-                        let to = Sums { u, at, stride, accumulate: !first_block || i > 0, ahead };
-                        multiply((v, d), tiles.len(), point, &channels, panel_at, to);
-                    }
-                }
-            }
-        });
-    }
-    // SAFETY: dU is complete.
-    let u = unsafe { u.as_source() };
-    share::within(threads, 0..depth, |channel| {
-        finish(u, u_rows.at(0, channel), u_rows.per_point, channel, columns.clone());
-    });
-}
-
-/// Where a tile of dU goes.
-struct Sums<'a> {
-    u: Target<'a>,
-    at: usize,
-    stride: usize,
-    accumulate: bool,
-    ahead: Ahead,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -753,16 +554,30 @@ mod tests {
 
     #[test]
     fn every_thread_has_work_and_what_is_transformed_is_bounded() {
+        shares_are_even_and_bounded::<Four>();
+        shares_are_even_and_bounded::<Two>();
+        shares_are_even_and_bounded::<Halving>();
+        shares_are_even_and_bounded::<Doubling>();
+        let size = Size { depth: 64, width: 32 };
+        assert_eq!(cuts::<Four>(size, 4, 0, true, 2), (0, 0));
+        // Two threads: 256 to 256 channels by output channels, 64 to 64 by tiles.
+        assert_eq!(cuts::<Four>(Size { depth: 256, ..size }, 8, 256, false, 2), (2, 1));
+        assert_eq!(cuts::<Four>(size, 2, 1024, false, 2), (1, 2));
+    }
+
+    fn shares_are_even_and_bounded<F: Filtering>() {
+        let (points, weights) = (F::POINTS * F::POINTS, F::WEIGHTS * F::WEIGHTS);
         for panels in 1..70 {
             for depth in [16, 64, 256, 512, 2048] {
                 for tiles in [1, 16, 95, 96, 97, 300, 5000] {
                     for threads in [1, 2, 3, 8, 64] {
-                        let (size, few) = (Size { depth, width: 32 }, tiles < BY_PANELS_BELOW.0);
-                        let (groups, parts) = cuts::<Four>(size, panels, tiles, few, threads);
+                        let (size, few) = (Size { depth, width: 32 }, tiles < BY_PANELS_BELOW.of::<F>());
+                        let (groups, parts) = cuts::<F>(size, panels, tiles, few, threads);
                         let what = format!("{panels} {depth} {tiles} {threads}: {groups} {parts}");
                         assert!((1..=panels).contains(&groups) && (1..=tiles).contains(&parts), "{what}");
-                        let of_panels = groups.min(threads) * panels.div_ceil(groups) * 36 * depth * 32;
-                        let transformed = if few { groups * 36 * tiles * depth } else { parts * of_panels };
+                        let of_panels = groups.min(threads) * panels.div_ceil(groups) * weights * depth * 32;
+                        let transformed =
+                            if few { groups * points * tiles * depth } else { parts * of_panels };
                         let one_panel_each = parts == 1 && panels.div_ceil(groups) == 1;
                         assert!(
                             groups * parts == 1 || one_panel_each || transformed <= 2 * MOST_TRANSFORMED,
@@ -775,10 +590,5 @@ mod tests {
                 }
             }
         }
-        let size = Size { depth: 64, width: 32 };
-        assert_eq!(cuts::<Four>(size, 4, 0, true, 2), (0, 0));
-        // Two threads: 256 to 256 channels by output channels, 64 to 64 by tiles.
-        assert_eq!(cuts::<Four>(Size { depth: 256, ..size }, 8, 256, false, 2), (2, 1));
-        assert_eq!(cuts::<Four>(size, 2, 1024, false, 2), (1, 2));
     }
 }

@@ -260,14 +260,16 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// Writes `scale · Gᵀ dU G` of one row of each point to row `to` of each of the nine taps of `dw`.
+    /// Writes `scale · Gᵀ dU G` of one row of each point to row `to` of each of the nine taps of `dw`, dU the sum of
+    /// `PARTS`, `per_part` apart.
     ///
     /// # Safety
-    /// dU must have the row `from`, of whole vectors, at each point, and `scale` a float per column; `dw` must
-    /// have that row of each tap, `per_tap` apart, used by no other job.
-    pub(super) unsafe fn weight_gradient_rows<S; F: Differentiable>(
+    /// Each part of dU must have the row `from`, of whole vectors, at each point, and `scale` a float per
+    /// column; `dw` must have that row of each tap, `per_tap` apart, used by no other job.
+    pub(super) unsafe fn weight_gradient_rows<S, const PARTS: usize; F: Differentiable>(
         s,
         u: Source,
+        per_part: usize,
         from: usize,
         per_point: usize,
         columns: usize,
@@ -278,8 +280,12 @@ simd_fn! {
     ) {
         for channel in (0..columns).step_by(S::LANES) {
             let count = S::LANES.min(columns - channel);
-            // SAFETY: the caller vouches for the row.
-            let load = |i: usize, j: usize| unsafe { u.load(s, (i * F::WEIGHTS + j) * per_point + from + channel, S::LANES) };
+            let load = |i: usize, j: usize| {
+                let at = (i * F::WEIGHTS + j) * per_point + from + channel;
+                // SAFETY: the caller vouches for the row of each part.
+                let of_part = |part: usize| unsafe { u.load(s, part * per_part + at, S::LANES) };
+                (1..PARTS).fold(of_part(0), |sum, part| s.add(sum, of_part(part)))
+            };
             square::<S, WeightGradientOutOfPoints<F>>(s, load, |i, j, value| {
                 // SAFETY: likewise for the row of each tap, and `scale` has a float per column.
                 unsafe {
