@@ -9,14 +9,19 @@ use common::{Reference, assert_close_sums, cases, finish, numbers, on_threads};
 use lacuna_kernels::{Algorithm, Conv2d, Epilogue, Grid, Isa, Window};
 use proptest::prelude::*;
 
-const ALGORITHMS: [Algorithm; 4] =
-    [Algorithm::Winograd4, Algorithm::Winograd2, Algorithm::WinogradStride2, Algorithm::Direct];
+const ALGORITHMS: [Algorithm; 5] = [
+    Algorithm::Winograd6,
+    Algorithm::Winograd4,
+    Algorithm::Winograd2,
+    Algorithm::WinogradStride2,
+    Algorithm::Direct,
+];
 
 /// Of the largest output, which random numbers make large enough; `winograd_error.rs` has the bound that
 /// holds for any.
 fn tolerance(algorithm: Algorithm) -> f64 {
     match algorithm {
-        Algorithm::Winograd4 => 1e-4,
+        Algorithm::Winograd6 | Algorithm::Winograd4 => 1e-4,
         Algorithm::WinogradStride2 => 3e-5,
         Algorithm::Winograd2 | Algorithm::Direct => 1e-5,
     }
@@ -110,6 +115,7 @@ proptest! {
         prop_assume!(window.output(input).is_ok());
         let reference = Reference { inputs: vec![input], in_channels, out_channels, window };
         for isa in Isa::available() {
+            check(&reference, Algorithm::Winograd6, isa, seed);
             check(&reference, Algorithm::Winograd4, isa, seed);
             check(&reference, Algorithm::Winograd2, isa, seed);
         }
@@ -145,10 +151,13 @@ fn a_pyramid_is_its_levels_one_after_another() {
 
 /// Shapes that between them reach every branch of sharing out and of packing, with any instruction set.
 fn every_way() -> Vec<(Grid, usize, usize, Window, Algorithm)> {
-    use Algorithm::{Direct, Winograd2, Winograd4, WinogradStride2};
+    use Algorithm::{Direct, Winograd2, Winograd4, Winograd6, WinogradStride2};
     let (three, halving, one) = (Window::new(3, 1, 1), Window::new(3, 2, 1), Window::new(1, 1, 0));
     vec![
         (Grid::new(3, 41, 37), 24, 40, three, Winograd4), // many tiles
+        (Grid::new(3, 61, 55), 24, 40, three, Winograd6), // the same of the largest tiles
+        (Grid::new(1, 97, 95), 64, 70, three, Winograd6), // weight gradient in parts of tiles
+        (Grid::new(2, 17, 13), 64, 130, three, Winograd6), // few tiles, several shares
         (Grid::new(1, 20, 20), 16, 130, three, Winograd2), // in several groups of output channels
         (Grid::new(1, 20, 20), 130, 16, three, Winograd2), // of input channels, for their gradient
         (Grid::new(1, 18, 18), 256, 16, three, Winograd2), // weight gradient of many channels, two blocks of tiles

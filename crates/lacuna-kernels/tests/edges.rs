@@ -64,7 +64,9 @@ fn no_regions_give_no_output_and_no_gradient() {
 fn what_is_not_finite_stays_so() {
     for isa in Isa::available() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            for algorithm in [Algorithm::Winograd4, Algorithm::Winograd2, Algorithm::Direct] {
+            for algorithm in
+                [Algorithm::Winograd6, Algorithm::Winograd4, Algorithm::Winograd2, Algorithm::Direct]
+            {
                 let conv = Conv2d::new(vec![Grid::new(1, 9, 9)], 18, 20, Window::new(3, 1, 1)).unwrap();
                 let (mut x, w) = (numbers(1, 81 * 18), numbers(2, 9 * 18 * 20));
                 x[40 * 18] = bad;
@@ -126,7 +128,13 @@ fn what_is_not_finite_stays_in_its_tiles() {
     x[(bad_pixel.0 * 14 + bad_pixel.1) * 18 + bad_channel] = f32::NAN;
     let mut bad_dz = dz.clone();
     bad_dz[(bad_pixel.0 * 14 + bad_pixel.1) * 20] = f32::INFINITY;
-    for (algorithm, size) in [(Algorithm::Winograd4, 4), (Algorithm::Winograd2, 2), (Algorithm::Direct, 1)] {
+    let tiles = [
+        (Algorithm::Winograd6, 6),
+        (Algorithm::Winograd4, 4),
+        (Algorithm::Winograd2, 2),
+        (Algorithm::Direct, 1),
+    ];
+    for (algorithm, size) in tiles {
         // Whether the tile of coordinate `at`, with a pixel on each side, reaches `bad`.
         let reaches =
             |at: usize, bad: usize| (at / size * size..at / size * size + size + 2).contains(&(bad + 1));

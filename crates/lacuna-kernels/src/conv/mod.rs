@@ -12,7 +12,7 @@ mod winograd;
 
 pub use depthwise::DepthwiseConv2d;
 
-use self::winograd::{Doubling, Four, Halving, Two};
+use self::winograd::{Doubling, Four, Halving, Six, Two};
 use crate::gemm::Finish;
 use crate::memory::written;
 use crate::shape::{Grid, ShapeError, Window, check_grids, check_len, check_size};
@@ -47,6 +47,8 @@ pub struct Conv2d {
 /// How a convolution is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
+    /// Winograd F(6×6, 3×3): 64 products where the definition has 324.
+    Winograd6,
     /// Winograd F(4×4, 3×3): 36 products where the definition has 144.
     Winograd4,
     /// Winograd F(2×2, 3×3): 16 products where the definition has 36.
@@ -89,40 +91,60 @@ impl Conv2d {
         &self.outputs
     }
 
-    /// The algorithm of all three passes, from measurements (docs/PERFORMANCE.md). Dense 3×3 windows with at least 16
-    /// channels on both sides:
+    /// The algorithm, from measurements (docs/PERFORMANCE.md). Dense 3×3 windows with at least 16 channels on both sides:
     ///
-    /// | stride         | 4×4 output tiles | algorithm         |
-    /// |----------------|------------------|-------------------|
-    /// | 1              | ≥ 16             | `Winograd4`       |
-    /// |                | fewer            | `Winograd2`       |
-    /// | 2 (padding 1)  | ≥ 16             | `WinogradStride2` |
+    /// | stride         | output tiles                       | algorithm         |
+    /// |----------------|------------------------------------|-------------------|
+    /// | 1              | 6×6: ≥ 32, and a tenth of the      | `Winograd6`       |
+    /// |                | products of 4×4 saved              |                   |
+    /// |                | 4×4: ≥ 16                          | `Winograd4`       |
+    /// |                | fewer                              | `Winograd2`       |
+    /// | 2 (padding 1)  | 4×4: ≥ 16                          | `WinogradStride2` |
     ///
-    /// Everything else is `Direct`. With few tiles the transforms of the weights outweigh the saved
-    /// products. Below 16 channels a vector register would be half empty.
+    /// Everything else is `Direct`. With few tiles the transforms of the weights outweigh the saved products; tiles of 6×6 pixels
+    /// reach over the borders of images of 16 or 32 pixels, where those of 4×4 fit. Many weights ask for
+    /// more tiles of 6×6, and their gradient is `Winograd4` even then: transformed, they are 7 times as many numbers, which
+    /// no cache holds. Below 16 channels a vector register would be half empty.
     ///
     /// The rounding error of an output is held to `c · ε · Σ max_tile|d| · Σ|g|`: for each product of a
     /// tile and a window that is summed (over channels; for dw over tiles), the tile's largest input
-    /// times the window's absolute sum (for dw, of `dz` over the tile), with ε = 2⁻²⁴ and `c` = 40 for
+    /// times the window's absolute sum (for dw, of `dz` over the tile), with ε = 2⁻²⁴ and `c` = 80 for `Winograd6`, 40 for
     /// `Winograd4`, 12 for `WinogradStride2`, 4 for `Winograd2` and for `Direct`, whose tiles are single pixels. Measured up
-    /// to 2048 channels and 1024 tiles: 22, 7.1, 1.5 and 2.5 (`tests/winograd_error.rs`), and less the more
+    /// to 2048 channels and 1024 tiles of 4×4: 44, 22, 7.1, 1.5 and 2.5 (`tests/winograd_error.rs`), and less the more
     /// channels. So relative to the largest value that inputs and weights of these magnitudes can give,
-    /// the error stays below 2.5e-6, and no shape needs a cutoff at 1e-4. Relative to an output that
+    /// the error stays below 5e-6, and no shape needs a cutoff at 1e-4. Relative to an output that
     /// cancels to nearly nothing, none of them has a bound.
     ///
     /// An input that is not finite spoils all outputs of the tiles that see it, not just those whose
     /// window does; outputs of other tiles stay as they are.
     pub fn algorithm(&self) -> Algorithm {
         let narrow = self.in_channels.min(self.out_channels) < 16;
-        let tiles: usize =
-            self.outputs.iter().map(|g| g.batch * g.height.div_ceil(4) * g.width.div_ceil(4)).sum();
-        self.feasible(match (self.window.stride, tiles) {
+        let tiles = |size: usize| -> usize {
+            self.outputs.iter().map(|g| g.batch * g.height.div_ceil(size) * g.width.div_ceil(size)).sum()
+        };
+        let (fours, sixes) = (tiles(4), tiles(6));
+        let enough = if self.has_many_weights() { 128 } else { 32 };
+        self.feasible(match self.window.stride {
             _ if narrow => Algorithm::Direct,
-            (1, 16..) => Algorithm::Winograd4,
-            (1, _) => Algorithm::Winograd2,
-            (2, 16..) => Algorithm::WinogradStride2,
+            1 if sixes >= enough && 10 * 64 * sixes <= 9 * 36 * fours => Algorithm::Winograd6,
+            1 if fours >= 16 => Algorithm::Winograd4,
+            1 => Algorithm::Winograd2,
+            2 if fours >= 16 => Algorithm::WinogradStride2,
             _ => Algorithm::Direct,
         })
+    }
+
+    /// The algorithm of the weight gradient.
+    fn algorithm_of_weights(&self) -> Algorithm {
+        match self.algorithm() {
+            Algorithm::Winograd6 if self.has_many_weights() => Algorithm::Winograd4,
+            algorithm => algorithm,
+        }
+    }
+
+    /// Whether transformed for tiles of 6×6 they take more than 9 MiB.
+    fn has_many_weights(&self) -> bool {
+        self.in_channels * self.out_channels > 192 * 192
     }
 
     /// `y [Σ N·H'·W', K]` from `x [Σ N·H·W, C]` and `w [kernel, kernel, C, K]`.
@@ -156,11 +178,11 @@ impl Conv2d {
         dz: &[f32],
         scale: Option<&[f32]>,
     ) -> Result<Vec<f32>, ShapeError> {
-        self.weight_gradient_by(self.algorithm(), isa, x, dz, scale)
+        self.weight_gradient_by(self.algorithm_of_weights(), isa, x, dz, scale)
     }
 
-    /// [`Conv2d::forward`] by a given algorithm. Winograd's need a dense 3×3 window: `Winograd4` and `Winograd2` one
-    /// of stride 1 and padding of at most 2, `WinogradStride2` one of stride 2 and padding 1. For any other they mean `Direct`.
+    /// [`Conv2d::forward`] by a given algorithm. Winograd's need a dense 3×3 window: `Winograd6`, `Winograd4` and
+    /// `Winograd2` one of stride 1 and padding of at most 2, `WinogradStride2` one of stride 2 and padding 1. For any other they mean `Direct`.
     #[doc(hidden)]
     pub fn forward_by(
         &self,
@@ -186,6 +208,7 @@ impl Conv2d {
         // SAFETY: every algorithm writes each output pixel of every grid; all lengths were checked.
         Ok(unsafe {
             written(len, |y| match self.feasible(algorithm) {
+                Algorithm::Winograd6 => winograd::forward::<Six>(isa, self, x, w, epilogue.scale, finish, y),
                 Algorithm::Winograd4 => winograd::forward::<Four>(isa, self, x, w, epilogue.scale, finish, y),
                 Algorithm::Winograd2 => winograd::forward::<Two>(isa, self, x, w, epilogue.scale, finish, y),
                 Algorithm::WinogradStride2 => {
@@ -213,6 +236,7 @@ impl Conv2d {
         // SAFETY: every algorithm writes each input pixel of every grid; all lengths were checked.
         Ok(unsafe {
             written(len, |dx| match self.feasible(algorithm) {
+                Algorithm::Winograd6 => winograd::input_gradient::<Six>(isa, self, dz, w, scale, dx),
                 Algorithm::Winograd4 => winograd::input_gradient::<Four>(isa, self, dz, w, scale, dx),
                 Algorithm::Winograd2 => winograd::input_gradient::<Two>(isa, self, dz, w, scale, dx),
                 Algorithm::WinogradStride2 => {
@@ -244,6 +268,7 @@ impl Conv2d {
         // pixels.
         Ok(unsafe {
             written(len, |dw| match self.feasible(algorithm) {
+                Algorithm::Winograd6 => winograd::weight_gradient::<Six>(isa, self, x, dz, scale, dw),
                 Algorithm::Winograd4 => winograd::weight_gradient::<Four>(isa, self, x, dz, scale, dw),
                 Algorithm::Winograd2 => winograd::weight_gradient::<Two>(isa, self, x, dz, scale, dw),
                 Algorithm::WinogradStride2 => {
@@ -260,7 +285,7 @@ impl Conv2d {
     fn feasible(&self, algorithm: Algorithm) -> Algorithm {
         let Window { kernel, stride, padding, dilation } = self.window;
         let minimal = match algorithm {
-            Algorithm::Winograd4 | Algorithm::Winograd2 => stride == 1 && padding <= 2,
+            Algorithm::Winograd6 | Algorithm::Winograd4 | Algorithm::Winograd2 => stride == 1 && padding <= 2,
             Algorithm::WinogradStride2 => stride == 2 && padding == 1,
             Algorithm::Direct => return Algorithm::Direct,
         };

@@ -18,7 +18,7 @@ mod weight_gradient;
 use std::ops::Range;
 
 use self::filtering::Filtering;
-pub(super) use self::filtering::{Doubling, Four, Halving, Two};
+pub(super) use self::filtering::{Doubling, Four, Halving, Six, Two};
 use self::transforms::{TapRows, Tile, input_tile, output_tiles, weight_rows};
 pub(super) use self::weight_gradient::weight_gradient;
 use super::weights::{Direction, Weights};
@@ -51,7 +51,7 @@ const LEAST_PER_BLOCK: Tiles = Tiles(24);
 const COLUMNS_AT_A_TIME: usize = 128;
 
 /// Tiles that a share has at least, for which it transforms the weights: that takes as long as the products of some seven.
-const LEAST_PER_SHARE: Tiles = Tiles(64);
+const LEAST_PER_SHARE: Tiles = Tiles(32);
 
 /// Floats that all shares together keep transformed (32 MiB), as much as a cache that threads share may hold.
 const MOST_TRANSFORMED: usize = 8 << 20;

@@ -193,6 +193,138 @@ impl Differentiable for Four {
     }
 }
 
+/// F(6, 3) of stride 1, at the points 0, ±1, ±2, ±½ and ∞.
+pub(in crate::conv) struct Six;
+
+impl Filtering for Six {
+    const INPUTS: usize = 8;
+    const STEP: usize = 6;
+    const OUTPUTS: usize = 6;
+    const POINTS: usize = 8;
+    const WEIGHTS: usize = 8;
+
+    /// `[1 0 -21/4 0 21/4 0 -1 0; 0 1 1 -17/4 -17/4 1 1 0; 0 -1 1 17/4 -17/4 -1 1 0; 0 1/2 1/4 -5/2 -5/4 2 1 0;
+    /// 0 -1/2 1/4 5/2 -5/4 -2 1 0; 0 2 4 -5/2 -5 1/2 1 0; 0 -2 4 5/2 -5 -1/2 1 0; 0 -1 0 21/4 0 -21/4 0 1]`
+    #[inline(always)]
+    fn into_points<S: Simd>(s: S, d: &Line<S>) -> Line<S> {
+        let (half, two, four, quarter) = (s.splat(0.5), s.splat(2.0), s.splat(4.0), s.splat(0.25));
+        let even_1 = s.mul_add(s.splat(-4.25), d[4], s.add(d[2], d[6]));
+        let odd_1 = s.mul_add(s.splat(-4.25), d[3], s.add(d[1], d[5]));
+        let even_2 = s.mul_add(quarter, d[2], s.mul_add(s.splat(-1.25), d[4], d[6]));
+        let odd_2 = s.mul_add(half, d[1], s.mul_add(s.splat(-2.5), d[3], s.mul(two, d[5])));
+        let even_3 = s.mul_add(four, d[2], s.mul_add(s.splat(-5.0), d[4], d[6]));
+        let odd_3 = s.mul_add(two, d[1], s.mul_add(s.splat(-2.5), d[3], s.mul(half, d[5])));
+        line(
+            s,
+            [
+                s.mul_add(s.splat(5.25), s.sub(d[4], d[2]), s.sub(d[0], d[6])),
+                s.add(even_1, odd_1),
+                s.sub(even_1, odd_1),
+                s.add(even_2, odd_2),
+                s.sub(even_2, odd_2),
+                s.add(even_3, odd_3),
+                s.sub(even_3, odd_3),
+                s.mul_add(s.splat(5.25), s.sub(d[3], d[5]), s.sub(d[7], d[1])),
+            ],
+        )
+    }
+
+    /// `[1 1 1 1 1 1 1 0; 0 1 -1 2 -2 1/2 -1/2 0; 0 1 1 4 4 1/4 1/4 0; 0 1 -1 8 -8 1/8 -1/8 0; 0 1 1 16 16 1/16 1/16 0;
+    /// 0 1 -1 32 -32 1/32 -1/32 1]`
+    #[inline(always)]
+    fn out_of_points<S: Simd>(s: S, m: &Line<S>) -> Line<S> {
+        let (sum_1, difference_1) = (s.add(m[1], m[2]), s.sub(m[1], m[2]));
+        let (sum_2, difference_2) = (s.add(m[3], m[4]), s.sub(m[3], m[4]));
+        let (sum_3, difference_3) = (s.add(m[5], m[6]), s.sub(m[5], m[6]));
+        let of = |first, second, second_factor: f32, third, third_factor: f32| {
+            s.mul_add(s.splat(third_factor), third, s.mul_add(s.splat(second_factor), second, first))
+        };
+        line(
+            s,
+            [
+                s.add(s.add(m[0], sum_1), s.add(sum_2, sum_3)),
+                of(difference_1, difference_2, 2.0, difference_3, 0.5),
+                of(sum_1, sum_2, 4.0, sum_3, 0.25),
+                of(difference_1, difference_2, 8.0, difference_3, 0.125),
+                of(sum_1, sum_2, 16.0, sum_3, 0.0625),
+                s.add(m[7], of(difference_1, difference_2, 32.0, difference_3, 0.03125)),
+            ],
+        )
+    }
+
+    /// `[1 0 0; -2/9 -2/9 -2/9; -2/9 2/9 -2/9; 1/90 1/45 2/45; 1/90 -1/45 2/45; 32/45 16/45 8/45; 32/45 -16/45 8/45; 0 0 1]`
+    #[inline(always)]
+    fn weights_into_points<S: Simd>(s: S, g: &Line<S>) -> Line<S> {
+        let ninths = s.splat(-2.0 / 9.0);
+        let even_1 = s.mul(ninths, s.add(g[0], g[2]));
+        let odd_1 = s.mul(ninths, g[1]);
+        let even_2 = s.mul_add(s.splat(2.0 / 45.0), g[2], s.mul(s.splat(1.0 / 90.0), g[0]));
+        let odd_2 = s.mul(s.splat(1.0 / 45.0), g[1]);
+        let even_3 = s.mul_add(s.splat(8.0 / 45.0), g[2], s.mul(s.splat(32.0 / 45.0), g[0]));
+        let odd_3 = s.mul(s.splat(16.0 / 45.0), g[1]);
+        line(
+            s,
+            [
+                g[0],
+                s.add(even_1, odd_1),
+                s.sub(even_1, odd_1),
+                s.add(even_2, odd_2),
+                s.sub(even_2, odd_2),
+                s.add(even_3, odd_3),
+                s.sub(even_3, odd_3),
+                g[2],
+            ],
+        )
+    }
+}
+
+impl Differentiable for Six {
+    #[inline(always)]
+    fn gradient_into_points<S: Simd>(s: S, y: &Line<S>) -> Line<S> {
+        // At a point p, the even powers of p and the odd ones.
+        let even = |p: f32| s.mul_add(s.splat(p.powi(4)), y[4], s.mul_add(s.splat(p * p), y[2], y[0]));
+        let odd = |p: f32| {
+            let higher = s.mul_add(s.splat(p.powi(5)), y[5], s.mul(s.splat(p.powi(3)), y[3]));
+            s.mul_add(s.splat(p), y[1], higher)
+        };
+        let (even_1, odd_1) = (s.add(y[0], s.add(y[2], y[4])), s.add(y[1], s.add(y[3], y[5])));
+        let (even_2, odd_2, even_3, odd_3) = (even(2.0), odd(2.0), even(0.5), odd(0.5));
+        line(
+            s,
+            [
+                y[0],
+                s.add(even_1, odd_1),
+                s.sub(even_1, odd_1),
+                s.add(even_2, odd_2),
+                s.sub(even_2, odd_2),
+                s.add(even_3, odd_3),
+                s.sub(even_3, odd_3),
+                y[5],
+            ],
+        )
+    }
+
+    #[inline(always)]
+    fn weight_gradient_out_of_points<S: Simd>(s: S, u: &Line<S>) -> Line<S> {
+        let ninths = s.splat(-2.0 / 9.0);
+        let sum_1 = s.mul(ninths, s.add(u[1], u[2]));
+        let difference_1 = s.mul(ninths, s.sub(u[1], u[2]));
+        let (sum_2, difference_2) = (s.add(u[3], u[4]), s.sub(u[3], u[4]));
+        let (sum_3, difference_3) = (s.add(u[5], u[6]), s.sub(u[5], u[6]));
+        let of = |first, second: f32, third: f32, two, three| {
+            s.mul_add(s.splat(third), three, s.mul_add(s.splat(second), two, first))
+        };
+        line(
+            s,
+            [
+                of(s.add(u[0], sum_1), 1.0 / 90.0, 32.0 / 45.0, sum_2, sum_3),
+                of(difference_1, 1.0 / 45.0, 16.0 / 45.0, difference_2, difference_3),
+                of(s.add(u[7], sum_1), 2.0 / 45.0, 8.0 / 45.0, sum_2, sum_3),
+            ],
+        )
+    }
+}
+
 /// F(2, 3) of stride 1, at the points 0, ±1 and ∞.
 pub(in crate::conv) struct Two;
 

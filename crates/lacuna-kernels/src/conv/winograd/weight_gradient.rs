@@ -37,8 +37,9 @@ const PARTS: usize = 2;
 /// Whether the tiles are cut into parts: by the shape alone, because the sum depends on it.
 fn in_parts_of_tiles<F: Differentiable>(conv: &Conv2d, tiles: usize) -> bool {
     let weights = conv.in_channels * conv.out_channels;
-    let either_side_is_wide = conv.in_channels.min(conv.out_channels) >= 64;
-    either_side_is_wide && weights <= IN_PARTS_UP_TO && tiles >= PARTS * LEAST_PER_PART.of::<F>()
+    let (fewer, more) = (conv.in_channels.min(conv.out_channels), conv.in_channels.max(conv.out_channels));
+    // With few channels on one side, blocks of the other transform little twice.
+    more < 4 * fewer && weights <= IN_PARTS_UP_TO && tiles >= PARTS * LEAST_PER_PART.of::<F>()
 }
 
 /// # Safety
