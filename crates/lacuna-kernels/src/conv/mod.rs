@@ -93,18 +93,17 @@ impl Conv2d {
 
     /// The algorithm, from measurements (docs/PERFORMANCE.md). Dense 3×3 windows with at least 16 channels on both sides:
     ///
-    /// | stride         | output tiles                       | algorithm         |
-    /// |----------------|------------------------------------|-------------------|
-    /// | 1              | 6×6: ≥ 32, and a tenth of the      | `Winograd6`       |
-    /// |                | products of 4×4 saved              |                   |
-    /// |                | 4×4: ≥ 16                          | `Winograd4`       |
-    /// |                | fewer                              | `Winograd2`       |
-    /// | 2 (padding 1)  | 4×4: ≥ 16                          | `WinogradStride2` |
+    /// | stride         | pixels                              | algorithm         |
+    /// |----------------|-------------------------------------|-------------------|
+    /// | 1              | `6²` tiles save a tenth of the work | `Winograd6`       |
+    /// |                | ≥ 16 tiles of `4²`                  | `Winograd4`       |
+    /// |                | fewer                               | `Winograd2`       |
+    /// | 2 (padding 1)  | ≥ 16 · `4²`                         | `WinogradStride2` |
     ///
-    /// Everything else is `Direct`. With few tiles the transforms of the weights outweigh the saved products; tiles of 6×6 pixels
-    /// reach over the borders of images of 16 or 32 pixels, where those of 4×4 fit. Many weights ask for
-    /// more tiles of 6×6, and their gradient is `Winograd4` even then: transformed, they are 7 times as many numbers, which
-    /// no cache holds. Below 16 channels a vector register would be half empty.
+    /// Everything else is `Direct`. Work is products, and those of some tiles more for transforming the weights: of 8, or of 24
+    /// where transformed weights are too many for the caches. Then the weight gradient, which would store as many sums again and
+    /// again, is `Winograd4` in place of `Winograd6`. With few tiles the transforms outweigh the saved products. Below 16
+    /// channels a vector register would be half empty.
     ///
     /// The rounding error of an output is held to `c · ε · Σ max_tile|d| · Σ|g|`: for each product of a
     /// tile and a window that is summed (over channels; for dw over tiles), the tile's largest input
@@ -118,26 +117,30 @@ impl Conv2d {
     /// An input that is not finite spoils all outputs of the tiles that see it, not just those whose
     /// window does; outputs of other tiles stay as they are.
     pub fn algorithm(&self) -> Algorithm {
+        let Window { stride, padding, .. } = self.window;
         let narrow = self.in_channels.min(self.out_channels) < 16;
-        let tiles = |size: usize| -> usize {
-            self.outputs.iter().map(|g| g.batch * g.height.div_ceil(size) * g.width.div_ceil(size)).sum()
-        };
-        let (fours, sixes) = (tiles(4), tiles(6));
-        let enough = if self.has_many_weights() { 128 } else { 32 };
-        self.feasible(match self.window.stride {
+        self.feasible(match stride {
             _ if narrow => Algorithm::Direct,
-            1 if sixes >= enough && 10 * 64 * sixes <= 9 * 36 * fours => Algorithm::Winograd6,
-            1 if fours >= 16 => Algorithm::Winograd4,
-            1 => Algorithm::Winograd2,
-            2 if fours >= 16 => Algorithm::WinogradStride2,
+            1 => {
+                let tiles = |size| winograd::n_tiles(&self.outputs, size, padding.min(2));
+                let (fours, sixes) = (tiles(4), tiles(6));
+                let more = if self.has_many_weights() { 24 } else { 8 };
+                match fours {
+                    _ if 10 * 64 * (sixes + more) <= 9 * 36 * (fours + more) => Algorithm::Winograd6,
+                    16.. => Algorithm::Winograd4,
+                    _ => Algorithm::Winograd2,
+                }
+            }
+            2 if pixels(&self.outputs) >= 16 * 16 => Algorithm::WinogradStride2,
             _ => Algorithm::Direct,
         })
     }
 
-    /// The algorithm of the weight gradient.
-    fn algorithm_of_weights(&self) -> Algorithm {
+    fn algorithm_of_weight_gradient(&self) -> Algorithm {
         match self.algorithm() {
-            Algorithm::Winograd6 if self.has_many_weights() => Algorithm::Winograd4,
+            Algorithm::Winograd6 if self.has_many_weights() && winograd::stores_sums::<Six>(self) => {
+                Algorithm::Winograd4
+            }
             algorithm => algorithm,
         }
     }
@@ -178,7 +181,7 @@ impl Conv2d {
         dz: &[f32],
         scale: Option<&[f32]>,
     ) -> Result<Vec<f32>, ShapeError> {
-        self.weight_gradient_by(self.algorithm_of_weights(), isa, x, dz, scale)
+        self.weight_gradient_by(self.algorithm_of_weight_gradient(), isa, x, dz, scale)
     }
 
     /// [`Conv2d::forward`] by a given algorithm. Winograd's need a dense 3×3 window: `Winograd6`, `Winograd4` and

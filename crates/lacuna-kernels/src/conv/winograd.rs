@@ -12,6 +12,7 @@
 //! [`Conv2d::algorithm`] states the bound of the rounding error, `tests/winograd_error.rs` holds it.
 
 mod filtering;
+mod tiling;
 mod transforms;
 mod weight_gradient;
 
@@ -19,16 +20,17 @@ use std::ops::Range;
 
 use self::filtering::Filtering;
 pub(super) use self::filtering::{Doubling, Four, Halving, Six, Two};
+use self::tiling::Tiling;
+pub(super) use self::tiling::n_tiles;
 use self::transforms::{TapRows, Tile, input_tile, output_tiles, weight_rows};
-pub(super) use self::weight_gradient::weight_gradient;
+pub(super) use self::weight_gradient::{stores_sums, weight_gradient};
+use super::Conv2d;
 use super::weights::{Direction, Weights};
-use super::{Conv2d, with_first_pixel};
 use crate::gemm::{
     Ahead, Finish, MAX_ROWS, RowAddress, RowTile, columns_per_tile, even_ranges, in_parts, row_tile,
     rows_per_tile,
 };
 use crate::memory::{Scratch, Source, Target};
-use crate::shape::Grid;
 use crate::share;
 use crate::simd::Isa;
 
@@ -106,31 +108,6 @@ impl Points {
     }
 }
 
-/// The tiles of all images, those of one image after another.
-fn tiles<F: Filtering>(inputs: &[Grid], outputs: &[Grid], padding: usize) -> Vec<Tile> {
-    let mut tiles = Vec::new();
-    for ((input_first, input), (output_first, output)) in
-        with_first_pixel(inputs).zip(with_first_pixel(outputs))
-    {
-        for image in 0..output.batch {
-            for y in 0..output.height.div_ceil(F::OUTPUTS) {
-                for x in 0..output.width.div_ceil(F::OUTPUTS) {
-                    tiles.push(Tile {
-                        input_image: input_first + image * input.height * input.width,
-                        output_image: output_first + image * output.height * output.width,
-                        input,
-                        output,
-                        input_at: [y * F::STEP, x * F::STEP],
-                        output_at: [y * F::OUTPUTS, x * F::OUTPUTS],
-                        padding,
-                    });
-                }
-            }
-        }
-    }
-    tiles
-}
-
 /// # Safety
 /// All tensors must have the shapes that `conv` gives them, `finish` must cover `y`, and no other job may
 /// use `y`.
@@ -143,7 +120,8 @@ pub(super) unsafe fn forward<F: Filtering>(
     finish: Finish,
     y: Target,
 ) {
-    let tiles = tiles::<F>(&conv.inputs, &conv.outputs, conv.window.padding);
+    let tiling = Tiling::new::<F>(&conv.inputs, &conv.outputs, conv.window.padding);
+    let tiles = tiling.tiles();
     let weights = Weights {
         w,
         scale,
@@ -168,7 +146,8 @@ pub(super) unsafe fn input_gradient<F: Filtering>(
     // Of stride 1, the gradient of a convolution with padding p is a convolution with padding 2 − p. Of stride 2 and with padding 1,
     // the first input depends on the first output alone.
     let padding = 3 - conv.window.stride - conv.window.padding;
-    let tiles = tiles::<F>(&conv.outputs, &conv.inputs, padding);
+    let tiling = Tiling::new::<F>(&conv.outputs, &conv.inputs, padding);
+    let tiles = tiling.tiles();
     let weights = Weights {
         w,
         scale,
@@ -227,9 +206,9 @@ fn cuts<F: Filtering>(size: Size, panels: usize, tiles: usize, few: bool, thread
         return (0, 0);
     }
     if few {
-        // Each transforms all tiles, which takes as long as the products of a third of a panel.
+        // Each transforms all tiles, which takes as long as the products of a third of a panel, and less than waiting for others.
         let most = (MOST_TRANSFORMED / (F::POINTS * F::POINTS * tiles * depth)).max(1);
-        return (threads.min(panels.div_ceil(2)).min(most), 1);
+        return (threads.min(panels).min(most), 1);
     }
     let panel_floats = F::WEIGHTS * F::WEIGHTS * depth * width;
     let at_a_time = (MOST_TRANSFORMED / (threads * panel_floats)).clamp(1, COLUMNS_AT_A_TIME / width);
@@ -337,7 +316,7 @@ unsafe fn convolve_by_tiles<F: Filtering>(
         }
         // SAFETY: V is complete.
         let groups = unsafe { groups(isa, v.as_source(), v_rows, m_rows, tiles.len()) };
-        let rows = next.iter().flat_map(|tile| (0..F::STEP).filter_map(|row| tile.row_of_input(row)));
+        let rows = next.iter().flat_map(|tile| (0..F::STEP).filter_map(|row| tile.input_pixel(row + 1, 1)));
         // SAFETY: the pixel is inside the input, for which the caller vouches.
         let ahead = rows.map(|pixel| RowAddress(unsafe { x.at(pixel * depth, depth) }));
         let mut ahead = ahead.map(|from| Ahead::new(from, F::STEP * depth, depth));

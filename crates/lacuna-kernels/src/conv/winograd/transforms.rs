@@ -9,42 +9,32 @@ use super::filtering::{
 };
 use crate::gemm::Finish;
 use crate::memory::{Source, Target, load_up_to};
-use crate::shape::Grid;
 use crate::simd::{Simd, simd_fn};
 
-/// One tile: squares of input and of output pixels, and where their images are.
+/// One tile: a square of input and one of output pixels.
 #[derive(Clone, Copy)]
-pub(super) struct Tile {
-    /// Index of the images' first pixels.
-    pub(super) input_image: usize,
-    pub(super) output_image: usize,
-    pub(super) input: Grid,
-    pub(super) output: Grid,
-    /// Row and column of the first pixels, of the input counted from where its padding begins.
-    pub(super) input_at: [usize; 2],
-    pub(super) output_at: [usize; 2],
-    pub(super) padding: usize,
+pub(super) struct Tile<'a> {
+    /// Index of the first pixel of its images.
+    pub(super) input: usize,
+    pub(super) output: usize,
+    pub(super) down: &'a Span,
+    pub(super) across: &'a Span,
 }
 
-impl Tile {
-    /// The input pixel at `(row, column)` of the tile, or `None` in the padding.
-    fn input_pixel(&self, row: usize, column: usize) -> Option<usize> {
-        let [y, x] = self.input_at;
-        let y = (y + row).checked_sub(self.padding).filter(|&y| y < self.input.height)?;
-        let x = (x + column).checked_sub(self.padding).filter(|&x| x < self.input.width)?;
-        Some(self.input_image + y * self.input.width + x)
+/// Where the pixels of tiles are in one direction, counted from the first of their images, or `None` where there are none:
+/// in the padding, between images, and beyond the last.
+pub(super) struct Span {
+    pub(super) inputs: [Option<usize>; LONGEST],
+    pub(super) outputs: [Option<usize>; LONGEST],
+}
+
+impl Tile<'_> {
+    pub(super) fn input_pixel(&self, row: usize, column: usize) -> Option<usize> {
+        Some(self.input + self.down.inputs[row]? + self.across.inputs[column]?)
     }
 
-    /// The first of the tile's own pixels in a row, without those it shares with its neighbours to the left
-    /// and above.
-    pub(super) fn row_of_input(&self, row: usize) -> Option<usize> {
-        self.input_pixel(self.padding + row, self.padding)
-    }
-
-    /// The tile's first output pixel, and how many rows and columns the image has from there on.
-    fn outputs(&self) -> (usize, usize, usize) {
-        let (Grid { height, width, .. }, [y, x]) = (self.output, self.output_at);
-        (self.output_image + y * width + x, height - y, width - x)
+    pub(super) fn output_pixel(&self, row: usize, column: usize) -> Option<usize> {
+        Some(self.output + self.down.outputs[row]? + self.across.outputs[column]?)
     }
 }
 
@@ -136,11 +126,11 @@ simd_fn! {
         // SAFETY: the tile's pixels are inside its output; for the rest the caller vouches.
         unsafe {
             let mut pixels = [[zeros.at(0, channels); LONGEST]; LONGEST];
-            let (first, rows, columns) = tile.outputs();
-            for (row, pixels) in pixels.iter_mut().enumerate().take(F::OUTPUTS.min(rows)) {
-                for (column, address) in pixels.iter_mut().enumerate().take(F::OUTPUTS.min(columns)) {
-                    let pixel = first + row * tile.output.width + column;
-                    *address = dz.at(pixel * all_channels + from, channels);
+            for (row, pixels) in pixels.iter_mut().enumerate().take(F::OUTPUTS) {
+                for (column, address) in pixels.iter_mut().enumerate().take(F::OUTPUTS) {
+                    if let Some(pixel) = tile.output_pixel(row, column) {
+                        *address = dz.at(pixel * all_channels + from, channels);
+                    }
                 }
             }
             scatter::<S, GradientIntoPoints<F>>(s, &pixels, channels, d, to, per_point);
@@ -191,15 +181,14 @@ simd_fn! {
         y: Target,
     ) {
         for (t, tile) in tiles.iter().enumerate() {
-            let (first, rows, columns) = tile.outputs();
             for channel in channels.clone().step_by(S::LANES) {
                 let count = S::LANES.min(channels.end - channel);
                 let from = t * stride + channel - channels.start;
                 // SAFETY: M's rows are whole vectors, at each point; vouched for by the caller.
                 let load = |i: usize, j: usize| unsafe { m.load(s, (i * F::POINTS + j) * per_point + from, S::LANES) };
                 square::<S, OutOfPoints<F>>(s, load, |i, j, value| {
-                    if i < rows && j < columns {
-                        let at = (first + i * tile.output.width + j) * all_channels + channel;
+                    if let Some(pixel) = tile.output_pixel(i, j) {
+                        let at = pixel * all_channels + channel;
                         // SAFETY: the pixel is inside the output, and so are these channels of it.
                         unsafe { y.store_result(s, at, finish.apply(s, value, channel, at, count), count) };
                     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::filtering::Differentiable;
 use super::transforms::{Tile, gradient_tile, input_tile, weight_gradient_rows};
-use super::{MOST_TRANSFORMED, Points, Tiles, tiles, whole_vectors};
+use super::{MOST_TRANSFORMED, Points, Tiles, Tiling, n_tiles, whole_vectors};
 use crate::conv::Conv2d;
 use crate::gemm::{
     Ahead, ColumnTile, RowAddress, column_tile, columns_per_tile, even_ranges, in_parts, rows_per_tile,
@@ -20,6 +20,11 @@ use crate::simd::Isa;
 /// input and gradient from nearer caches.
 const TRANSFORMED_AT_ONCE: Tiles = Tiles(64);
 
+/// Whether sums are stored and read back for some tiles after others.
+pub(in crate::conv) fn stores_sums<F: Differentiable>(conv: &Conv2d) -> bool {
+    n_tiles(&conv.outputs, F::OUTPUTS, conv.window.padding) > TRANSFORMED_AT_ONCE.of::<F>()
+}
+
 /// Tiles transformed at a time: the fewer, the more channels they have, but all of those that are transformed at once.
 fn at_a_time<F: Differentiable>(conv: &Conv2d) -> usize {
     Tiles((16384 / conv.in_channels).clamp(TRANSFORMED_AT_ONCE.0, 128)).of::<F>()
@@ -29,7 +34,7 @@ fn at_a_time<F: Differentiable>(conv: &Conv2d) -> usize {
 const IN_PARTS_UP_TO: usize = 128 * 128;
 
 /// Tiles of a part, at least: sums of another part take as long to read as the products of some thirteen.
-const LEAST_PER_PART: Tiles = Tiles(128);
+const LEAST_PER_PART: Tiles = Tiles(96);
 
 /// Parts of the tiles, each with a dU of its own, so that threads need not transform the same.
 const PARTS: usize = 2;
@@ -52,7 +57,8 @@ pub(in crate::conv) unsafe fn weight_gradient<F: Differentiable>(
     scale: Option<&[f32]>,
     dw: Target,
 ) {
-    let tiles = tiles::<F>(&conv.inputs, &conv.outputs, conv.window.padding);
+    let tiling = Tiling::new::<F>(&conv.inputs, &conv.outputs, conv.window.padding);
+    let tiles = tiling.tiles();
     let threads = rayon::current_num_threads();
     let gradient = Gradient::<F> { isa, conv, x: x.into(), dz: dz.into(), scale, dw, filtering: PhantomData };
     if !in_parts_of_tiles::<F>(conv, tiles.len()) {
