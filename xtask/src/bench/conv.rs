@@ -341,23 +341,23 @@ fn processor_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// One timing of `run`, repeated until it is long enough to measure. One thread is timed by the
-/// processor's time, which others on the machine hardly disturb; several by the clock.
+/// One timing of `run`, repeated until it is long enough to measure; a first run, which finds the caches as the other side
+/// left them, does not count. One thread is timed by the processor's time, which others on the machine hardly disturb; several
+/// by the clock.
 fn time(pool: &rayon::ThreadPool, run: &mut (dyn FnMut() + Send)) -> f64 {
-    let (start, of_processor) = (Instant::now(), processor_seconds());
-    let runs = pool.install(|| {
-        let mut runs = 0;
-        while runs == 0 || start.elapsed() < Duration::from_millis(20) {
+    pool.install(|| {
+        run();
+        let (start, of_processor) = (Instant::now(), processor_seconds());
+        let mut runs = 0.0;
+        while runs == 0.0 || start.elapsed() < Duration::from_millis(20) {
             run();
-            runs += 1;
+            runs += 1.0;
         }
-        f64::from(runs)
-    });
-    if pool.current_num_threads() == 1 {
-        (processor_seconds() - of_processor) / runs
-    } else {
-        start.elapsed().as_secs_f64() / runs
-    }
+        match rayon::current_num_threads() {
+            1 => (processor_seconds() - of_processor) / runs,
+            _ => start.elapsed().as_secs_f64() / runs,
+        }
+    })
 }
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
