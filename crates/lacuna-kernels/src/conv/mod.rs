@@ -91,7 +91,7 @@ impl Conv2d {
         &self.outputs
     }
 
-    /// The algorithm, from measurements (docs/PERFORMANCE.md). Dense 3×3 windows with at least 16 channels on both sides:
+    /// The algorithm of all three passes, from measurements (docs/PERFORMANCE.md). Dense 3×3 windows with at least 16 channels on both sides:
     ///
     /// | stride         | pixels                              | algorithm         |
     /// |----------------|-------------------------------------|-------------------|
@@ -101,9 +101,8 @@ impl Conv2d {
     /// | 2 (padding 1)  | ≥ 16 · `4²`                         | `WinogradStride2` |
     ///
     /// Everything else is `Direct`. Work is products, and those of some tiles more for transforming the weights: of 8, or of 24
-    /// where transformed weights are too many for the caches. Then the weight gradient, which would store as many sums again and
-    /// again, is `Winograd4` in place of `Winograd6`. With few tiles the transforms outweigh the saved products. Below 16
-    /// channels a vector register would be half empty.
+    /// where transformed weights are too many for the nearer caches. With few tiles the transforms outweigh the saved products.
+    /// Below 16 channels a vector register would be half empty.
     ///
     /// The rounding error of an output is held to `c · ε · Σ max_tile|d| · Σ|g|`: for each product of a
     /// tile and a window that is summed (over channels; for dw over tiles), the tile's largest input
@@ -124,7 +123,7 @@ impl Conv2d {
             1 => {
                 let tiles = |size| winograd::n_tiles(&self.outputs, size, padding.min(2));
                 let (fours, sixes) = (tiles(4), tiles(6));
-                let more = if self.has_many_weights() { 24 } else { 8 };
+                let more = if self.in_channels * self.out_channels > 192 * 192 { 24 } else { 8 };
                 match fours {
                     _ if 10 * 64 * (sixes + more) <= 9 * 36 * (fours + more) => Algorithm::Winograd6,
                     16.. => Algorithm::Winograd4,
@@ -134,20 +133,6 @@ impl Conv2d {
             2 if pixels(&self.outputs) >= 16 * 16 => Algorithm::WinogradStride2,
             _ => Algorithm::Direct,
         })
-    }
-
-    fn algorithm_of_weight_gradient(&self) -> Algorithm {
-        match self.algorithm() {
-            Algorithm::Winograd6 if self.has_many_weights() && winograd::stores_sums::<Six>(self) => {
-                Algorithm::Winograd4
-            }
-            algorithm => algorithm,
-        }
-    }
-
-    /// Whether transformed for tiles of 6×6 they take more than 9 MiB.
-    fn has_many_weights(&self) -> bool {
-        self.in_channels * self.out_channels > 192 * 192
     }
 
     /// `y [Σ N·H'·W', K]` from `x [Σ N·H·W, C]` and `w [kernel, kernel, C, K]`.
@@ -181,7 +166,7 @@ impl Conv2d {
         dz: &[f32],
         scale: Option<&[f32]>,
     ) -> Result<Vec<f32>, ShapeError> {
-        self.weight_gradient_by(self.algorithm_of_weight_gradient(), isa, x, dz, scale)
+        self.weight_gradient_by(self.algorithm(), isa, x, dz, scale)
     }
 
     /// [`Conv2d::forward`] by a given algorithm. Winograd's need a dense 3×3 window: `Winograd6`, `Winograd4` and

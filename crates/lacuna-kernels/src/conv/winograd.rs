@@ -23,7 +23,7 @@ pub(super) use self::filtering::{Doubling, Four, Halving, Six, Two};
 use self::tiling::Tiling;
 pub(super) use self::tiling::n_tiles;
 use self::transforms::{TapRows, Tile, input_tile, output_tiles, weight_rows};
-pub(super) use self::weight_gradient::{stores_sums, weight_gradient};
+pub(super) use self::weight_gradient::weight_gradient;
 use super::Conv2d;
 use super::weights::{Direction, Weights};
 use crate::gemm::{

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::filtering::Differentiable;
 use super::transforms::{Tile, gradient_tile, input_tile, weight_gradient_rows};
-use super::{MOST_TRANSFORMED, Points, Tiles, Tiling, n_tiles, whole_vectors};
+use super::{MOST_TRANSFORMED, Points, Tiles, Tiling, whole_vectors};
 use crate::conv::Conv2d;
 use crate::gemm::{
     Ahead, ColumnTile, RowAddress, column_tile, columns_per_tile, even_ranges, in_parts, rows_per_tile,
@@ -20,31 +20,29 @@ use crate::simd::Isa;
 /// input and gradient from nearer caches.
 const TRANSFORMED_AT_ONCE: Tiles = Tiles(64);
 
-/// Whether sums are stored and read back for some tiles after others.
-pub(in crate::conv) fn stores_sums<F: Differentiable>(conv: &Conv2d) -> bool {
-    n_tiles(&conv.outputs, F::OUTPUTS, conv.window.padding) > TRANSFORMED_AT_ONCE.of::<F>()
-}
-
-/// Tiles transformed at a time: the fewer, the more channels they have, but all of those that are transformed at once.
+/// Tiles transformed at a time: the fewer, the more channels they have, but all of those that are transformed at once; more where
+/// there are more sums to be stored and read back.
 fn at_a_time<F: Differentiable>(conv: &Conv2d) -> usize {
-    Tiles((16384 / conv.in_channels).clamp(TRANSFORMED_AT_ONCE.0, 128)).of::<F>()
+    match F::WEIGHTS {
+        8.. => 128,
+        _ => Tiles((16384 / conv.in_channels).clamp(TRANSFORMED_AT_ONCE.0, 128)).of::<F>(),
+    }
 }
-
-/// Floats of weights up to which dU is summed in parts, by tiles.
-const IN_PARTS_UP_TO: usize = 128 * 128;
-
-/// Tiles of a part, at least: sums of another part take as long to read as the products of some thirteen.
-const LEAST_PER_PART: Tiles = Tiles(96);
 
 /// Parts of the tiles, each with a dU of its own, so that threads need not transform the same.
 const PARTS: usize = 2;
 
-/// Whether the tiles are cut into parts: by the shape alone, because the sum depends on it.
+/// Whether the tiles are cut into parts: by the shape alone, because the sum depends on it. Sums of another part take as long to
+/// read as the products of some thirteen tiles, longer if no cache holds them.
 fn in_parts_of_tiles<F: Differentiable>(conv: &Conv2d, tiles: usize) -> bool {
-    let weights = conv.in_channels * conv.out_channels;
     let (fewer, more) = (conv.in_channels.min(conv.out_channels), conv.in_channels.max(conv.out_channels));
+    let least = match fewer * more {
+        ..=16_384 => Tiles(96),
+        16_385..=65_536 => Tiles(224),
+        _ => return false,
+    };
     // With few channels on one side, blocks of the other transform little twice.
-    more < 4 * fewer && weights <= IN_PARTS_UP_TO && tiles >= PARTS * LEAST_PER_PART.of::<F>()
+    more < 4 * fewer && tiles >= PARTS * least.of::<F>()
 }
 
 /// # Safety
@@ -414,5 +412,6 @@ mod tests {
             in_parts_of_tiles::<Four>(&conv, 4 * (size / 4) * (size / 4))
         };
         assert!(in_parts(64, 64) && in_parts(32, 128) && !in_parts(32, 256) && !in_parts(16, 128));
+        assert!(in_parts(64, 256) && !in_parts(64, 512));
     }
 }
