@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """PyTorch's side of `cargo xtask bench conv`: one JSON request per line in, one answer per line out.
 
-Each answer is one timing, {"seconds": s}: the better of the contiguous and the channels-last memory
-format, each run until it is long enough to measure. Tensors of a case are kept until another case
+Each answer is {"seconds": [s, …]}: a timing of the contiguous and one of the channels-last memory format (or of the only one
+there is), each run until it is long enough to measure. Tensors of a case are kept until another case
 is asked for, so that only the work itself is timed.
 
 Written for torch 2.11 and torchvision 0.26.
@@ -17,23 +17,28 @@ from torchvision.ops import sigmoid_focal_loss
 
 
 def conv(r, memory_format, block):
-    x = torch.randn(r["batch"], r["in_channels"], r["size"], r["size"]).to(memory_format=memory_format)
+    def images(size):
+        x = torch.randn(r["batch"], r["in_channels"], size, size).to(memory_format=memory_format)
+        return x.requires_grad_(r["input_gradient"])
+
+    xs = [images(size) for size in r["sizes"]]
     w = torch.randn(r["out_channels"], r["in_channels"], r["kernel"], r["kernel"]).to(memory_format=memory_format)
-    x.requires_grad_(r["input_gradient"])
     w.requires_grad_()
     scale = torch.randn(1, r["out_channels"], 1, 1)
     shift = torch.randn(1, r["out_channels"], 1, 1)
 
-    def forward():
+    def forward(x):
         y = F.conv2d(x, w, stride=r["stride"], padding=r["kernel"] // 2)
         # As torchvision's FrozenBatchNorm2d, then ReLU in place.
         return F.relu_(y * scale + shift) if block else y
 
-    dy = torch.randn_like(forward())
+    dys = [torch.randn_like(forward(x)) for x in xs]
 
     def run():
-        x.grad = w.grad = None
-        forward().backward(dy)
+        w.grad = None
+        for x in xs:
+            x.grad = None
+        torch.autograd.backward([forward(x) for x in xs], dys)
 
     return run
 
@@ -130,7 +135,7 @@ def main():
             asked, runs = request, prepare(request)
             for run in runs:
                 run()
-        print(json.dumps({"seconds": min(timed(run, request["threads"]) for run in runs)}), flush=True)
+        print(json.dumps({"seconds": [timed(run, request["threads"]) for run in runs]}), flush=True)
 
 
 if __name__ == "__main__":

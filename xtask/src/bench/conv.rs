@@ -3,7 +3,8 @@
 //! Ours and the peer's runs alternate, and the minimum of each is kept: on a shared machine that is
 //! the figure least disturbed by others. A convolution is timed forward, input gradient and weight
 //! gradient together, with everything that a training step would do for it (packing weights,
-//! allocating results). The peer's figure is the better of its two memory formats.
+//! allocating results). The peer's figure is the better of its two memory formats; that of a network is of one format for all
+//! of its convolutions, because it could not change from one to the next.
 
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -39,19 +40,24 @@ pub struct Options {
 
 const BATCH: usize = 4;
 
-/// One convolution of a detector at 256×256, and how often each backbone with its pyramid has it.
+/// The sizes of P3–P7.
+const PYRAMID: &[usize] = &[32, 16, 8, 4, 2];
+
+/// One convolution of a detector at 256×256, and how often each backbone with its pyramid has it, and RetinaNet's heads.
 struct Layer {
-    size: usize,
+    /// Of the maps that it is called with: one, or those of a pyramid, which share weights.
+    sizes: &'static [usize],
     in_channels: usize,
     out_channels: usize,
     kernel: usize,
     stride: usize,
     in_r18: u32,
     in_r50: u32,
+    in_heads: u32,
 }
 
 const fn layer(
-    size: usize,
+    sizes: &'static [usize],
     in_channels: usize,
     out_channels: usize,
     kernel: usize,
@@ -59,56 +65,64 @@ const fn layer(
     in_r18: u32,
     in_r50: u32,
 ) -> Layer {
-    Layer { size, in_channels, out_channels, kernel, stride, in_r18, in_r50 }
+    Layer { sizes, in_channels, out_channels, kernel, stride, in_r18, in_r50, in_heads: 0 }
+}
+
+/// A 3×3 convolution of RetinaNet's heads, over all levels.
+const fn head(out_channels: usize, in_heads: u32) -> Layer {
+    Layer { in_heads, ..layer(PYRAMID, 256, out_channels, 3, 1, 0, 0) }
 }
 
 /// Every convolution of ResNet-18-FPN and ResNet-50-FPN (P3–P7), and of RetinaNet's heads.
 #[rustfmt::skip]
 const LAYERS: &[Layer] = &[
-    layer(256,    3,   64, 7, 2, 1, 1),
+    layer(&[256],     3,   64, 7, 2, 1, 1),
     // 3×3, stride 1
-    layer( 64,   64,   64, 3, 1, 4, 3),
-    layer( 32,  128,  128, 3, 1, 3, 3),
-    layer( 32,  256,  256, 3, 1, 1, 1),
-    layer( 16,  256,  256, 3, 1, 4, 6),
-    layer(  8,  512,  512, 3, 1, 3, 2),
-    layer(  8,  256,  256, 3, 1, 1, 1),
-    layer(  4,  256,  256, 3, 1, 0, 0), // heads
-    layer( 32,  256,  180, 3, 1, 0, 0), // 9 anchors × 20 classes
-    layer( 32,  256,   36, 3, 1, 0, 0), // 9 anchors × 4 sides
+    layer(&[64],     64,   64, 3, 1, 4, 3),
+    layer(&[32],    128,  128, 3, 1, 3, 3),
+    layer(&[32],    256,  256, 3, 1, 1, 1),
+    layer(&[16],    256,  256, 3, 1, 4, 6),
+    layer(&[8],     512,  512, 3, 1, 3, 2),
+    layer(&[8],     256,  256, 3, 1, 1, 1),
+    layer(&[4],     256,  256, 3, 1, 0, 0), // the heads' at one level
+    layer(&[32],    256,  180, 3, 1, 0, 0),
+    layer(&[32],    256,   36, 3, 1, 0, 0),
+    head(256, 8),
+    head(180, 1), // 9 anchors × 20 classes
+    head( 36, 1), // 9 anchors × 4 sides
     // 3×3, stride 2
-    layer( 64,   64,  128, 3, 2, 1, 0),
-    layer( 64,  128,  128, 3, 2, 0, 1),
-    layer( 32,  128,  256, 3, 2, 1, 0),
-    layer( 32,  256,  256, 3, 2, 0, 1),
-    layer( 16,  256,  512, 3, 2, 1, 0),
-    layer( 16,  512,  512, 3, 2, 0, 1),
-    layer(  8,  256,  256, 3, 2, 1, 1), // P6
-    layer(  4,  256,  256, 3, 2, 1, 1), // P7
+    layer(&[64],     64,  128, 3, 2, 1, 0),
+    layer(&[64],    128,  128, 3, 2, 0, 1),
+    layer(&[32],    128,  256, 3, 2, 1, 0),
+    layer(&[32],    256,  256, 3, 2, 0, 1),
+    layer(&[16],    256,  512, 3, 2, 1, 0),
+    layer(&[16],    512,  512, 3, 2, 0, 1),
+    layer(&[8],     256,  256, 3, 2, 1, 1), // P6
+    layer(&[4],     256,  256, 3, 2, 1, 1), // P7
     // 1×1
-    layer( 64,   64,   64, 1, 1, 0, 1),
-    layer( 64,  256,   64, 1, 1, 0, 2),
-    layer( 64,   64,  256, 1, 1, 0, 4),
-    layer( 64,  256,  128, 1, 1, 0, 1),
-    layer( 32,  128,  512, 1, 1, 0, 4),
-    layer( 32,  512,  128, 1, 1, 0, 3),
-    layer( 32,  512,  256, 1, 1, 0, 2),
-    layer( 32,  128,  256, 1, 1, 1, 0),
-    layer( 16,  256,  256, 1, 1, 1, 0),
-    layer( 16,  256, 1024, 1, 1, 0, 6),
-    layer( 16, 1024,  256, 1, 1, 0, 6),
-    layer( 16, 1024,  512, 1, 1, 0, 1),
-    layer(  8,  512,  256, 1, 1, 1, 0),
-    layer(  8,  512, 2048, 1, 1, 0, 3),
-    layer(  8, 2048,  512, 1, 1, 0, 2),
-    layer(  8, 2048,  256, 1, 1, 0, 1),
+    layer(&[64],     64,   64, 1, 1, 0, 1),
+    layer(&[64],    256,   64, 1, 1, 0, 2),
+    layer(&[64],     64,  256, 1, 1, 0, 4),
+    layer(&[64],    256,  128, 1, 1, 0, 1),
+    layer(&[32],    128,  512, 1, 1, 0, 4),
+    layer(&[32],    512,  128, 1, 1, 0, 3),
+    layer(&[32],    512,  256, 1, 1, 0, 2),
+    layer(&[32],    128,  256, 1, 1, 1, 0),
+    layer(&[16],    256,  256, 1, 1, 1, 0),
+    layer(&[16],    256, 1024, 1, 1, 0, 6),
+    layer(&[16],   1024,  256, 1, 1, 0, 6),
+    layer(&[16],   1024,  512, 1, 1, 0, 1),
+    layer(&[8],     512,  256, 1, 1, 1, 0),
+    layer(&[8],     512, 2048, 1, 1, 0, 3),
+    layer(&[8],    2048,  512, 1, 1, 0, 2),
+    layer(&[8],    2048,  256, 1, 1, 0, 1),
     // 1×1, stride 2
-    layer( 64,   64,  128, 1, 2, 1, 0),
-    layer( 32,  128,  256, 1, 2, 1, 0),
-    layer( 16,  256,  512, 1, 2, 1, 0),
-    layer( 64,  256,  512, 1, 2, 0, 1),
-    layer( 32,  512, 1024, 1, 2, 0, 1),
-    layer( 16, 1024, 2048, 1, 2, 0, 1),
+    layer(&[64],     64,  128, 1, 2, 1, 0),
+    layer(&[32],    128,  256, 1, 2, 1, 0),
+    layer(&[16],    256,  512, 1, 2, 1, 0),
+    layer(&[64],    256,  512, 1, 2, 0, 1),
+    layer(&[32],    512, 1024, 1, 2, 0, 1),
+    layer(&[16],   1024, 2048, 1, 2, 0, 1),
 ];
 
 /// Something to time: our run, and what the peer is asked.
@@ -116,8 +130,6 @@ struct Case {
     request: Value,
     /// Floating-point operations by the definition (not by the algorithm), 0 if not of interest.
     operations: f64,
-    in_r18: u32,
-    in_r50: u32,
     run: Box<dyn FnMut() + Send>,
 }
 
@@ -127,21 +139,22 @@ fn numbers(len: usize) -> Vec<f32> {
 }
 
 fn conv_case(layer: &Layer, block: bool) -> anyhow::Result<Case> {
-    let &Layer { size, in_channels, out_channels, kernel, stride, in_r18, in_r50 } = layer;
+    let &Layer { sizes, in_channels, out_channels, kernel, stride, .. } = layer;
     let isa = Isa::best();
-    let grid = Grid::new(BATCH, size, size);
-    let conv = Conv2d::new(vec![grid], in_channels, out_channels, Window::new(kernel, stride, kernel / 2))?;
-    let output = conv.outputs()[0];
-    let x = numbers(grid.pixels() * in_channels);
+    let grids = sizes.iter().map(|&size| Grid::new(BATCH, size, size)).collect();
+    let conv = Conv2d::new(grids, in_channels, out_channels, Window::new(kernel, stride, kernel / 2))?;
+    let pixels = |grids: &[Grid]| -> usize { grids.iter().map(|grid| grid.pixels()).sum() };
+    let outputs = pixels(conv.outputs());
+    let x = numbers(pixels(conv.inputs()) * in_channels);
     let w = numbers(kernel * kernel * in_channels * out_channels);
-    let mut dy = numbers(output.pixels() * out_channels);
+    let mut dy = numbers(outputs * out_channels);
     // An image has no gradient.
     let input_gradient = in_channels > 3;
     let passes = if input_gradient { 3.0 } else { 2.0 };
-    let operations = passes * 2.0 * (output.pixels() * out_channels * kernel * kernel * in_channels) as f64;
+    let operations = passes * 2.0 * (outputs * out_channels * kernel * kernel * in_channels) as f64;
     let kind = if block { "block" } else { "conv" };
     let request = json!({
-        "kind": kind, "batch": BATCH, "size": size, "in_channels": in_channels,
+        "kind": kind, "batch": BATCH, "sizes": sizes, "in_channels": in_channels,
         "out_channels": out_channels, "kernel": kernel, "stride": stride, "input_gradient": input_gradient,
     });
     let (scale, shift) = (numbers(out_channels), numbers(out_channels));
@@ -162,13 +175,12 @@ fn conv_case(layer: &Layer, block: bool) -> anyhow::Result<Case> {
             black_box(conv.weight_gradient(isa, &x, &dy, None).expect(fit));
         }
     };
-    let counted = u32::from(!block);
-    Ok(Case { request, operations, in_r18: in_r18 * counted, in_r50: in_r50 * counted, run: Box::new(run) })
+    Ok(Case { request, operations, run: Box::new(run) })
 }
 
 /// A case that is no convolution of a backbone.
 fn other(request: Value, run: impl FnMut() + Send + 'static) -> Case {
-    Case { request, operations: 0.0, in_r18: 0, in_r50: 0, run: Box::new(run) }
+    Case { request, operations: 0.0, run: Box::new(run) }
 }
 
 fn max_pool_case() -> anyhow::Result<Case> {
@@ -276,7 +288,16 @@ enum Kind {
 
 impl Kind {
     fn all() -> impl Iterator<Item = Self> {
-        let blocks = [1, 2, 4, 20, 29].map(|at| Self::Block(&LAYERS[at]));
+        let in_blocks =
+            [(64, 64, 64, 3), (32, 128, 128, 3), (16, 256, 256, 3), (64, 64, 256, 1), (16, 1024, 512, 1)];
+        let is = |layer: &Layer, (size, in_channels, out_channels, kernel)| {
+            layer.sizes == [size]
+                && (layer.in_channels, layer.out_channels) == (in_channels, out_channels)
+                && (layer.kernel, layer.stride) == (kernel, 1)
+        };
+        let blocks =
+            in_blocks.into_iter().flat_map(move |block| LAYERS.iter().filter(move |layer| is(layer, block)));
+        let blocks = blocks.map(Self::Block);
         let others =
             [Self::MaxPool, Self::GroupNorm, Self::BatchNorm, Self::Focal, Self::Sgd, Self::Ema, Self::Copy];
         LAYERS.iter().map(Self::Conv).chain(blocks).chain(others)
@@ -284,8 +305,12 @@ impl Kind {
 
     fn name(self) -> String {
         let of = |kind: &str, layer: &Layer| {
-            let Layer { size, in_channels, out_channels, kernel, stride, .. } = layer;
-            format!("{kind} {kernel}x{kernel} s{stride} {in_channels}->{out_channels} @{size}")
+            let Layer { sizes, in_channels, out_channels, kernel, stride, .. } = layer;
+            let of = match sizes {
+                [size] => size.to_string(),
+                _ => "P3-P7".into(),
+            };
+            format!("{kind} {kernel}x{kernel} s{stride} {in_channels}->{out_channels} @{of}")
         };
         match self {
             Self::Conv(layer) => of("conv", layer),
@@ -297,6 +322,14 @@ impl Kind {
             Self::Sgd => "sgd 32M".into(),
             Self::Ema => "ema 32M".into(),
             Self::Copy => "copy, the bytes of sgd 32M".into(),
+        }
+    }
+
+    /// How often each network has it.
+    fn times_in(self, network: &Network) -> u32 {
+        match self {
+            Self::Conv(layer) => (network.times)(layer),
+            _ => 0,
         }
     }
 
@@ -360,6 +393,31 @@ fn time(pool: &rayon::ThreadPool, run: &mut (dyn FnMut() + Send)) -> f64 {
     })
 }
 
+/// What the convolutions of a network take together.
+struct Network {
+    name: &'static str,
+    times: fn(&Layer) -> u32,
+}
+
+const NETWORKS: &[Network] = &[
+    Network { name: "R18-FPN", times: |layer| layer.in_r18 },
+    Network { name: "R50-FPN", times: |layer| layer.in_r50 },
+    Network { name: "RetinaNet R18-FPN", times: |layer| layer.in_r18 + layer.in_heads },
+    Network { name: "RetinaNet R50-FPN", times: |layer| layer.in_r50 + layer.in_heads },
+];
+
+/// The least of each: ours, and the peer's in each of its formats.
+struct Seconds {
+    ours: f64,
+    peer: Vec<f64>,
+}
+
+impl Seconds {
+    fn of_peer(&self) -> Option<f64> {
+        self.peer.iter().copied().reduce(f64::min)
+    }
+}
+
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let inner = inner_kernel_operations()?;
     if options.json {
@@ -375,60 +433,82 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         options.python.as_deref().map(|python| Peer::start(python, "torch_conv.py")).transpose()?;
     for &threads in &options.threads {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
-        let mut ratios: Vec<(f64, u32, u32)> = Vec::new();
+        let mut found = Vec::new();
         for kind in Kind::all().filter(|kind| kind.name().contains(&options.only)) {
             let mut case = kind.prepare()?;
-            let (mut ours, mut theirs) = (f64::INFINITY, f64::INFINITY);
-            pool.install(|| (case.run)());
-            for _ in 0..options.repeats {
-                if peer.is_some() {
-                    std::thread::sleep(SETTLING);
-                }
-                ours = ours.min(time(&pool, &mut *case.run));
-                if let (Some(peer), false) = (&mut peer, case.request.is_null()) {
-                    std::thread::sleep(SETTLING);
-                    let mut request = case.request.clone();
-                    request["threads"] = json!(threads);
-                    let seconds = peer.ask(&request)?["seconds"].as_f64();
-                    theirs = theirs.min(seconds.context("the peer's answer has no seconds")?);
-                }
-            }
-            let peer_s = theirs.is_finite().then_some(theirs);
-            if let Some(peer_s) = peer_s {
-                ratios.push((ours / peer_s, case.in_r18, case.in_r50));
-            }
-            report(options.json, &kind.name(), threads, ours, peer_s, case.operations);
+            let seconds = alternate(options, &pool, &mut case, peer.as_mut())?;
+            report(options.json, &kind.name(), threads, &seconds, case.operations);
+            found.push((kind, seconds));
         }
         if options.only.is_empty() {
-            let of_r18: Vec<_> = ratios.iter().map(|&(ratio, r18, _)| (ratio, r18)).collect();
-            let of_r50: Vec<_> = ratios.iter().map(|&(ratio, _, r50)| (ratio, r50)).collect();
-            report_mean(options.json, "R18-FPN", threads, &of_r18);
-            report_mean(options.json, "R50-FPN", threads, &of_r50);
+            for network in NETWORKS {
+                report_mean(options.json, network, threads, &found);
+            }
         }
     }
     Ok(())
 }
 
-/// The geometric mean of the ratios, each as often as the network has it.
-fn report_mean(json: bool, network: &str, threads: usize, ratios: &[(f64, u32)]) {
-    let total: u32 = ratios.iter().map(|&(_, count)| count).sum();
-    if total == 0 {
-        return;
+/// Our runs and the peer's in turn.
+fn alternate(
+    options: &Options,
+    pool: &rayon::ThreadPool,
+    case: &mut Case,
+    mut peer: Option<&mut Peer>,
+) -> anyhow::Result<Seconds> {
+    let mut request = case.request.clone();
+    request["threads"] = json!(pool.current_num_threads());
+    let mut seconds = Seconds { ours: f64::INFINITY, peer: Vec::new() };
+    for _ in 0..options.repeats {
+        if peer.is_some() {
+            std::thread::sleep(SETTLING);
+        }
+        seconds.ours = seconds.ours.min(time(pool, &mut *case.run));
+        if let (Some(peer), false) = (&mut peer, case.request.is_null()) {
+            std::thread::sleep(SETTLING);
+            let answer: Vec<f64> = serde_json::from_value(peer.ask(&request)?["seconds"].clone())
+                .context("the peer's answer has no seconds")?;
+            seconds.peer.resize(answer.len(), f64::INFINITY);
+            seconds.peer.iter_mut().zip(answer).for_each(|(least, found)| *least = least.min(found));
+        }
     }
-    let logs: f64 = ratios.iter().map(|&(ratio, count)| f64::from(count) * ratio.ln()).sum();
-    let ratio = (logs / f64::from(total)).exp();
-    let case = format!("geometric mean of the convolutions of {network}");
+    Ok(seconds)
+}
+
+/// The geometric mean of the ratios, each as often as the network has it: with the peer in the format in which that is larger,
+/// and in each.
+fn report_mean(json: bool, network: &Network, threads: usize, found: &[(Kind, Seconds)]) {
+    let mean = |format: usize| {
+        let (mut logs, mut total) = (0.0, 0);
+        for (kind, seconds) in found {
+            let times = kind.times_in(network);
+            if times > 0 {
+                logs += f64::from(times) * (seconds.ours / seconds.peer.get(format)?).ln();
+                total += times;
+            }
+        }
+        (total > 0).then(|| (logs / f64::from(total)).exp())
+    };
+    let (Some(contiguous), Some(channels_last)) = (mean(0), mean(1)) else { return };
+    let ratio = contiguous.max(channels_last);
+    let case = format!("geometric mean of the convolutions of {}", network.name);
     if json {
         println!(
             "{}",
-            json!({"case": case, "threads": threads, "ours_s": null, "peer_s": null, "ratio": ratio})
+            json!({
+                "case": case, "threads": threads, "ours_s": null, "peer_s": null, "ratio": ratio,
+                "ratio_contiguous": contiguous, "ratio_channels_last": channels_last,
+            })
         );
     } else {
-        println!("{threads} threads  {case}: {ratio:.3}");
+        println!(
+            "{threads} threads  {case}: {ratio:.3} (PyTorch contiguous {contiguous:.3}, channels-last {channels_last:.3})"
+        );
     }
 }
 
-fn report(json: bool, case: &str, threads: usize, ours: f64, peer: Option<f64>, operations: f64) {
+fn report(json: bool, case: &str, threads: usize, seconds: &Seconds, operations: f64) {
+    let (ours, peer) = (seconds.ours, seconds.of_peer());
     let ratio = peer.map(|peer| ours / peer);
     let gflops = (operations > 0.0).then(|| operations / ours / 1e9);
     if json {
