@@ -479,7 +479,7 @@ simd_fn! {
             let mut b = tile.b.at(tile.b_at, (tile.depth - 1) * tile.b_stride + VECTORS * S::LANES);
             let mut ahead = tile.ahead;
             if tile.accumulate {
-                // What is added to comes from far away, and would be waited for when all products are done.
+                // What is added to may come from far away, and would be waited for when all products are done.
                 for r in 0..ROWS {
                     for half in 0..VECTORS {
                         s.prefetch(tile.out.at(tile.out_at + r * tile.out_stride, 0).wrapping_add(half * S::LANES));

@@ -180,8 +180,8 @@ pub(crate) unsafe fn written(len: usize, write: impl FnOnce(Target)) -> Vec<f32>
 /// Calls `with` with `len` floats that nothing was written to, for what several threads make together. Not [`Scratch`]: its
 /// next user would wait for cache lines that another core has read.
 pub(crate) fn unwritten<R>(len: usize, with: impl FnOnce(Target) -> R) -> R {
-    let mut floats = Vec::with_capacity(len);
-    with(Target { start: floats.as_mut_ptr(), len, streams: false, memory: PhantomData })
+    let mut lines = Vec::<Line>::with_capacity(len.div_ceil(16));
+    with(Target { start: lines.as_mut_ptr().cast(), len, streams: false, memory: PhantomData })
 }
 
 /// One cache line, so that scratch starts on one.

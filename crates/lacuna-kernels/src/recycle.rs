@@ -33,9 +33,9 @@ const ALIGN: usize = 64;
 /// kernel that walks through many rows at once needs more small pages than the processor can keep in mind.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// A global allocator whose large blocks are recycled within size classes. It holds at most a quarter
-/// more than what was in use at once at the worst moment so far: a loop of steps of varying sizes does
-/// not grow. Without that quarter, sizes that are in use only before or after the worst moment would
+/// A global allocator whose large blocks are recycled within size classes. It holds at most half as
+/// much again as what was in use at once at the worst moment so far: a loop of steps of varying sizes does
+/// not grow. Without that half, sizes that are in use only before or after the worst moment would
 /// be freed and mapped anew in every step.
 #[derive(Debug)]
 pub struct Recycle {
@@ -185,7 +185,7 @@ impl Recycle {
             let mut state = self.state();
             let in_use = state.in_use + size;
             let peak = state.peak.max(in_use);
-            state.shrink(peak + peak / 4 - in_use)
+            state.shrink(peak + peak / 2 - in_use)
         };
         // SAFETY: `shrink` took them off the lists, and every block came from here.
         unsafe { release(surplus) };
@@ -365,13 +365,13 @@ mod tests {
             unsafe {
                 let blocks = sizes.map(|size| recycle.alloc(layout(size, 4)));
                 largest = largest.max(recycle.in_use());
-                assert!(recycle.held() <= largest + largest / 4, "step {step}");
+                assert!(recycle.held() <= largest + largest / 2, "step {step}");
                 blocks
                     .into_iter()
                     .zip(sizes)
                     .for_each(|(block, size)| recycle.dealloc(block, layout(size, 4)));
             }
-            assert!(recycle.held() <= largest + largest / 4, "step {step}");
+            assert!(recycle.held() <= largest + largest / 2, "step {step}");
         }
         assert_eq!(recycle.in_use(), 0);
         let all = recycle.state().shrink(0);

@@ -5,17 +5,9 @@
 
 mod common;
 
-use common::{Reference, assert_close_sums, cases, finish, numbers, on_threads};
+use common::{ALGORITHMS, Reference, assert_close_sums, cases, finish, numbers, on_threads};
 use lacuna_kernels::{Algorithm, Conv2d, Epilogue, Grid, Isa, Window};
 use proptest::prelude::*;
-
-const ALGORITHMS: [Algorithm; 5] = [
-    Algorithm::Winograd6,
-    Algorithm::Winograd4,
-    Algorithm::Winograd2,
-    Algorithm::WinogradStride2,
-    Algorithm::Direct,
-];
 
 /// Of the largest output, which random numbers make large enough; `winograd_error.rs` has the bound that
 /// holds for any.
@@ -160,10 +152,13 @@ fn every_way() -> Vec<(Grid, usize, usize, Window, Algorithm)> {
         (Grid::new(2, 17, 13), 64, 130, three, Winograd6), // few tiles, several shares
         (Grid::new(1, 20, 20), 16, 130, three, Winograd2), // in several groups of output channels
         (Grid::new(1, 20, 20), 130, 16, three, Winograd2), // of input channels, for their gradient
-        (Grid::new(1, 18, 18), 256, 16, three, Winograd2), // weight gradient of many channels, two blocks of tiles
-        (Grid::new(1, 65, 62), 64, 70, three, Winograd4),  // weight gradient in parts of tiles
-        (Grid::new(2, 8, 8), 64, 130, three, Winograd4),   // few tiles, several shares
-        (Grid::new(1, 6, 6), 300, 80, three, Winograd2),   // weights in chunks
+        (Grid::new(1, 41, 37), 16, 80, three, Winograd2), // weight gradient by output channels, some tiles after others
+        (Grid::new(1, 41, 37), 80, 16, three, Winograd2), // by input channels
+        (Grid::new(1, 65, 62), 64, 70, three, Winograd4), // weight gradient in parts of tiles
+        (Grid::new(1, 65, 62), 70, 64, three, Winograd4), // of which other threads share input channels
+        (Grid::new(4, 32, 32), 20, 24, three, Winograd6), // images cut together
+        (Grid::new(2, 8, 8), 64, 130, three, Winograd4),  // few tiles, several shares
+        (Grid::new(1, 6, 6), 300, 80, three, Winograd2),  // weights in chunks
         (Grid::new(3, 41, 37), 24, 40, halving, WinogradStride2), // the same of stride 2: many tiles
         (Grid::new(1, 49, 49), 16, 130, halving, WinogradStride2), // in several groups
         (Grid::new(1, 49, 49), 130, 16, halving, WinogradStride2), // of input channels
@@ -171,16 +166,16 @@ fn every_way() -> Vec<(Grid, usize, usize, Window, Algorithm)> {
         (Grid::new(2, 16, 16), 64, 130, halving, WinogradStride2), // few tiles
         (Grid::new(1, 11, 11), 300, 80, halving, WinogradStride2), // weights in chunks
         (Grid::new(2, 64, 63), 3, 33, Window::new(7, 2, 3), Direct), // stem, weight gradient in parts
-        (Grid::new(2, 40, 40), 48, 70, one, Direct),       // weight gradient in parts
+        (Grid::new(2, 40, 40), 48, 70, one, Direct),      // weight gradient in parts
         (Grid::new(1, 9, 9), 200, 400, Window::new(1, 2, 0), Direct), // pixels no tap reaches
-        (Grid::new(2, 15, 15), 96, 130, halving, Direct),  // classes of pixels
-        (Grid::new(1, 3, 3), 5, 16, one, Direct),          // weight gradient in place
-        (Grid::new(1, 20, 20), 5, 48, one, Direct),        // last panel of one vector, with 16 lanes
-        (Grid::new(1, 3, 3), 5, 24, one, Direct),          // with 8
-        (Grid::new(1, 3, 3), 5, 12, one, Direct),          // with 4
-        (Grid::new(1, 1, 2), 1025, 3, one, Direct),        // too many channels to be read in place
-        (Grid::new(1, 1, 2), 3, 1040, one, Direct),        // gradients, likewise
-        (Grid::new(1, 4, 4), 64, 64, one, Direct),         // more threads than pixels' blocks
+        (Grid::new(2, 15, 15), 96, 130, halving, Direct), // classes of pixels
+        (Grid::new(1, 3, 3), 5, 16, one, Direct),         // weight gradient in place
+        (Grid::new(1, 20, 20), 5, 48, one, Direct),       // last panel of one vector, with 16 lanes
+        (Grid::new(1, 3, 3), 5, 24, one, Direct),         // with 8
+        (Grid::new(1, 3, 3), 5, 12, one, Direct),         // with 4
+        (Grid::new(1, 1, 2), 1025, 3, one, Direct),       // too many channels to be read in place
+        (Grid::new(1, 1, 2), 3, 1040, one, Direct),       // gradients, likewise
+        (Grid::new(1, 4, 4), 64, 64, one, Direct),        // more threads than pixels' blocks
     ]
 }
 

@@ -120,6 +120,37 @@ fn what_is_not_finite_stays_so() {
     }
 }
 
+/// Images cut into tiles together, 2×2 with a pixel between them: nothing is spoilt but what is near.
+#[test]
+fn what_is_not_finite_stays_near() {
+    const SIZE: usize = 32;
+    let conv = Conv2d::new(vec![Grid::new(4, SIZE, SIZE)], 16, 16, Window::new(3, 1, 1)).unwrap();
+    assert_eq!(conv.algorithm(), Algorithm::Winograd6);
+    let pixels = 4 * SIZE * SIZE;
+    let (x, w) = (numbers(1, pixels * 16), numbers(2, 9 * 16 * 16));
+    let place = |pixel: usize| {
+        let (image, y, x) = (pixel / (SIZE * SIZE), pixel / SIZE % SIZE, pixel % SIZE);
+        (image / 2 * (SIZE + 1) + y, image % 2 * (SIZE + 1) + x)
+    };
+    for bad_pixel in [0, 20 * SIZE + 20, SIZE * SIZE - 1, 2 * SIZE * SIZE + SIZE - 1, pixels - 1] {
+        let mut bad = x.clone();
+        bad[bad_pixel * 16] = f32::NAN;
+        let bad_at = place(bad_pixel);
+        for isa in Isa::available() {
+            let y = conv.forward(isa, &bad, &w, &NONE).unwrap();
+            let dx = conv.input_gradient(isa, &bad, &w, None).unwrap();
+            for pixel in 0..pixels {
+                let at = place(pixel);
+                let distance = at.0.abs_diff(bad_at.0).max(at.1.abs_diff(bad_at.1));
+                let finite = |of: &[f32]| of[pixel * 16..][..16].iter().all(|value| value.is_finite());
+                // A tile of 6×6 and a pixel around it.
+                assert!(pixel != bad_pixel || !finite(&y) && !finite(&dx));
+                assert!(distance <= 6 || finite(&y) && finite(&dx), "{bad_pixel} spoils {pixel}");
+            }
+        }
+    }
+}
+
 #[test]
 fn what_is_not_finite_stays_in_its_tiles() {
     let conv = Conv2d::new(vec![Grid::new(1, 14, 14)], 18, 20, Window::new(3, 1, 1)).unwrap();

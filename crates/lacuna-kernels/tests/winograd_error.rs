@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::{Reference, numbers};
+use common::{ALGORITHMS, Reference, numbers};
 use lacuna_kernels::{Algorithm, Conv2d, Epilogue, Grid, Isa, Window};
 
 /// `c` of the bound `c · ε · Σ max_tile|d| · Σ|g|`. What was measured below is at most 44 for F(6×6), 22 for F(4×4), 1.5
@@ -22,14 +22,6 @@ fn constant(algorithm: Algorithm) -> f64 {
     }
 }
 
-const ALGORITHMS: [Algorithm; 5] = [
-    Algorithm::Winograd6,
-    Algorithm::Winograd4,
-    Algorithm::Winograd2,
-    Algorithm::WinogradStride2,
-    Algorithm::Direct,
-];
-
 /// Channels whose results are compared: some of all, because the reference is slow.
 fn some(channels: usize) -> Vec<usize> {
     let count = channels.min(8);
@@ -41,10 +33,12 @@ fn columns(matrix: &[f32], columns: usize, keep: &[usize]) -> Vec<f32> {
     matrix.chunks_exact(columns).flat_map(|row| keep.iter().map(|&column| row[column])).collect()
 }
 
-/// An image cut into tiles of `size × size` pixels. The definition has tiles of one pixel.
+/// Images cut into tiles of `size × size` pixels. The definition has tiles of one pixel.
 struct Tiling {
     grid: Grid,
     size: usize,
+    /// Whether images are cut together: then all pixels count as one tile, which is as good where all are alike.
+    together: bool,
 }
 
 impl Tiling {
@@ -56,20 +50,29 @@ impl Tiling {
             Algorithm::Winograd2 => 2,
             Algorithm::Direct => 1,
         };
-        Self { grid, size }
+        // Of the shapes below, four images of 8×8 are.
+        let together = grid.batch > 1 && grid.height < 16 && algorithm == Algorithm::Winograd6;
+        Self { grid, size, together }
     }
 
     /// As many, of the inputs.
     fn of_inputs(grid: Grid, algorithm: Algorithm, window: Window) -> Self {
-        Self { grid, size: window.stride * Self::of_outputs(grid, algorithm).size }
+        let outputs = Self::of_outputs(grid, algorithm);
+        Self { size: window.stride * outputs.size, ..outputs }
     }
 
     fn count(&self) -> usize {
+        if self.together {
+            return 1;
+        }
         self.grid.batch * self.grid.height.div_ceil(self.size) * self.grid.width.div_ceil(self.size)
     }
 
     /// The tile of each pixel.
     fn of_pixel(&self, pixel: usize) -> usize {
+        if self.together {
+            return 0;
+        }
         let Grid { height, width, .. } = self.grid;
         let (image, y, x) = (pixel / (height * width), pixel / width % height, pixel % width);
         (image * height.div_ceil(self.size) + y / self.size) * width.div_ceil(self.size) + x / self.size
@@ -240,6 +243,11 @@ fn many_channels() {
     check((Grid::new(1, 16, 16), 512, 512), &[Isa::best()]);
     check((Grid::new(1, 8, 7), 2048, 16), &[Isa::best()]);
     check((Grid::new(1, 8, 7), 16, 2048), &[Isa::best()]);
+}
+
+#[test]
+fn images_cut_together() {
+    check((Grid::new(4, 8, 8), 64, 48), &Isa::available());
 }
 
 /// 1024 tiles of F(4×4), 4096 of F(2×2).

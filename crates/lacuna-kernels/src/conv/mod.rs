@@ -93,12 +93,12 @@ impl Conv2d {
 
     /// The algorithm of all three passes, from measurements (docs/PERFORMANCE.md). Dense 3×3 windows with at least 16 channels on both sides:
     ///
-    /// | stride         | pixels                              | algorithm         |
+    /// | stride         | tiles of outputs                    | algorithm         |
     /// |----------------|-------------------------------------|-------------------|
-    /// | 1              | `6²` tiles save a tenth of the work | `Winograd6`       |
-    /// |                | ≥ 16 tiles of `4²`                  | `Winograd4`       |
+    /// | 1              | 6×6: a tenth less work than 4×4     | `Winograd6`       |
+    /// |                | 4×4: ≥ 16                           | `Winograd4`       |
     /// |                | fewer                               | `Winograd2`       |
-    /// | 2 (padding 1)  | ≥ 16 · `4²`                         | `WinogradStride2` |
+    /// | 2 (padding 1)  | 4×4: ≥ 16                           | `WinogradStride2` |
     ///
     /// Everything else is `Direct`. Work is products, and those of some tiles more for transforming the weights: of 8, or of 24
     /// where transformed weights are too many for the nearer caches. With few tiles the transforms outweigh the saved products.
@@ -114,25 +114,30 @@ impl Conv2d {
     /// cancels to nearly nothing, none of them has a bound.
     ///
     /// An input that is not finite spoils all outputs of the tiles that see it, not just those whose
-    /// window does; outputs of other tiles stay as they are.
+    /// window does; outputs of other tiles stay as they are. Where images of a batch are cut into tiles together
+    /// (`winograd/tiling.rs`), a tile may have pixels of two or four of them at their borders: then `max_tile|d|`, and what is
+    /// not finite, is of all these.
     pub fn algorithm(&self) -> Algorithm {
-        let Window { stride, padding, .. } = self.window;
-        let narrow = self.in_channels.min(self.out_channels) < 16;
-        self.feasible(match stride {
-            _ if narrow => Algorithm::Direct,
-            1 => {
-                let tiles = |size| winograd::n_tiles(&self.outputs, size, padding.min(2));
-                let (fours, sixes) = (tiles(4), tiles(6));
-                let more = if self.in_channels * self.out_channels > 192 * 192 { 24 } else { 8 };
-                match fours {
-                    _ if 10 * 64 * (sixes + more) <= 9 * 36 * (fours + more) => Algorithm::Winograd6,
-                    16.. => Algorithm::Winograd4,
-                    _ => Algorithm::Winograd2,
-                }
+        let (narrow, padding) = (self.in_channels.min(self.out_channels) < 16, self.window.padding);
+        let serves = |algorithm| !narrow && self.feasible(algorithm) == algorithm;
+        let four = |grid: &Grid| grid.batch * grid.height.div_ceil(4) * grid.width.div_ceil(4);
+        let enough = self.outputs.iter().map(four).sum::<usize>() >= 16;
+        if serves(Algorithm::Winograd6) {
+            let more = if self.in_channels * self.out_channels > 192 * 192 { 24 } else { 8 };
+            let work = |size: usize| {
+                let products = (size + 2) * (size + 2);
+                products.saturating_mul(winograd::n_tiles(&self.outputs, size, padding) + more)
+            };
+            match enough {
+                _ if work(6) <= work(4) - work(4) / 10 => Algorithm::Winograd6,
+                true => Algorithm::Winograd4,
+                false => Algorithm::Winograd2,
             }
-            2 if pixels(&self.outputs) >= 16 * 16 => Algorithm::WinogradStride2,
-            _ => Algorithm::Direct,
-        })
+        } else if serves(Algorithm::WinogradStride2) && enough {
+            Algorithm::WinogradStride2
+        } else {
+            Algorithm::Direct
+        }
     }
 
     /// `y [Σ N·H'·W', K]` from `x [Σ N·H·W, C]` and `w [kernel, kernel, C, K]`.
@@ -312,4 +317,37 @@ fn with_first_pixel(grids: &[Grid]) -> impl Iterator<Item = (usize, Grid)> {
         *next += grid.pixels();
         Some((first, grid))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_algorithms() {
+        use Algorithm::{Direct, Winograd2, Winograd4, Winograd6, WinogradStride2};
+        let (three, halving) = (Window::new(3, 1, 1), Window::new(3, 2, 1));
+        for (batch, size, channels, window, expected) in [
+            (4, 64, 64, three, Winograd6),
+            (4, 32, 128, three, Winograd6), // cut together
+            (1, 32, 128, three, Winograd4),
+            (4, 32, 256, three, Winograd4), // transforming the weights takes what is saved
+            (4, 96, 256, three, Winograd6),
+            (4, 16, 256, three, Winograd4),
+            (4, 8, 512, three, Winograd4),
+            (2, 9, 64, three, Winograd4),
+            (4, 4, 256, three, Winograd2),
+            (4, 64, 64, halving, WinogradStride2),
+            (1, 26, 64, halving, WinogradStride2),
+            (4, 8, 256, halving, Direct),
+            (4, 64, 15, three, Direct),
+            (4, 64, 64, Window::new(3, 1, 3), Direct),
+            (1 << 40, 1, 64, Window::new(1, 1, 0), Direct),
+            (0, 8, 64, three, Winograd2),
+        ] {
+            let conv = Conv2d::new(vec![Grid::new(batch, size, size)], channels, channels, window);
+            let conv = conv.expect("shapes fit");
+            assert_eq!(conv.algorithm(), expected, "{batch} {size} {channels} {window:?}");
+        }
+    }
 }

@@ -6,7 +6,7 @@
 //! the adjoints: `dd = B [(G g Gᵀ) ⊙ (A dY Aᵀ)] Bᵀ`, computed as a forward pass with the window
 //! turned and transposed, and `dg = Gᵀ [(Bᵀ d B) ⊙ (A dY Aᵀ)] G`.
 //!
-//! Tiles and points of stride 1 are those of F(4×4) and F(2×2). Of stride 2 every second row and column of pixels sees just
+//! Tiles and points of stride 1 are those of F(6×6), F(4×4) and F(2×2). Of stride 2 every second row and column of pixels sees just
 //! the middle of the window, and the others make a convolution of stride 1 with 2×2 weights: 4×4 outputs take 25 products of
 //! F(4×4, 2×2), 20 twice of F(4, 2) in one direction, and 16 with the weight in the middle. [`Filtering`] has the matrices.
 //! [`Conv2d::algorithm`] states the bound of the rounding error, `tests/winograd_error.rs` holds it.
@@ -42,13 +42,13 @@ const BY_PANELS_BELOW: Tiles = Tiles(96);
 const WEIGHT_CHUNK: usize = 150_000;
 
 /// Tiles in a block when shared out by tiles: three of the inner kernel's tiles of twelve rows for each
-/// reading of the transformed weights, and few enough that a block's transformed input stays in the
-/// second-level cache (1.3 MB at 256 channels) until all output channels are made of it.
+/// reading of the transformed weights (two of ten with F(6×6)), and few enough that a block's transformed input stays in
+/// the second-level cache (1.3 MB at 256 channels) until all output channels are made of it.
 const PER_BLOCK: Tiles = Tiles(36);
 
 const LEAST_PER_BLOCK: Tiles = Tiles(24);
 
-/// Output channels that a share of tiles makes, at most: their transformed weights (4.7 MB at 256 channels) are read by every
+/// Output channels that a share of tiles makes, at most: their transformed weights (at 256 channels 4.7 MB, 8.4 of F(6×6)) are read by every
 /// block of tiles, and transforming the input anew for others costs less than reading weights from far away.
 const COLUMNS_AT_A_TIME: usize = 128;
 
@@ -518,14 +518,18 @@ mod tests {
 
     #[test]
     fn blocks_are_alike_and_never_small() {
-        for tiles in LEAST_PER_SHARE.0..2000 {
-            for threads in [1, 2, 3, 8, 64] {
-                let most = tiles.div_ceil(blocks::<Four>(tiles, threads));
-                let least = even_ranges(tiles, most).map(|block| block.len()).min();
-                // Rounding up the number of blocks takes no more than a third off the bound.
-                assert!(least >= Some(LEAST_PER_BLOCK.0 * 2 / 3), "{tiles} {threads} {least:?}");
+        fn check<F: Filtering>() {
+            for tiles in LEAST_PER_SHARE.of::<F>()..2000 {
+                for threads in [1, 2, 3, 8, 64] {
+                    let most = tiles.div_ceil(blocks::<F>(tiles, threads));
+                    let least = even_ranges(tiles, most).map(|block| block.len()).min();
+                    // Rounding up the number of blocks takes no more than a third off the bound.
+                    assert!(least >= Some(LEAST_PER_BLOCK.of::<F>() * 2 / 3), "{tiles} {threads} {least:?}");
+                }
             }
         }
+        check::<Six>();
+        check::<Four>();
         assert_eq!(blocks::<Four>(288, 2), 8);
         assert_eq!(blocks::<Four>(288, 3), 9);
         assert_eq!(blocks::<Four>(100, 64), 5);
@@ -533,6 +537,7 @@ mod tests {
 
     #[test]
     fn every_thread_has_work_and_what_is_transformed_is_bounded() {
+        shares_are_even_and_bounded::<Six>();
         shares_are_even_and_bounded::<Four>();
         shares_are_even_and_bounded::<Two>();
         shares_are_even_and_bounded::<Halving>();

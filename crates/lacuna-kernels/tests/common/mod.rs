@@ -2,8 +2,16 @@
 // Each test file uses a part of this; a failed `unwrap` is a failed test.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use lacuna_kernels::{Grid, Window};
+use lacuna_kernels::{Algorithm, Grid, Window};
 use proptest::prelude::ProptestConfig;
+
+pub const ALGORITHMS: [Algorithm; 5] = [
+    Algorithm::Winograd6,
+    Algorithm::Winograd4,
+    Algorithm::Winograd2,
+    Algorithm::WinogradStride2,
+    Algorithm::Direct,
+];
 
 /// Made numbers in −1..1, the same for the same seed (SplitMix64).
 pub fn numbers(seed: u64, len: usize) -> Vec<f32> {

@@ -88,6 +88,18 @@ fn line<S: Simd, const N: usize>(s: S, values: [S::Vector; N]) -> Line<S> {
     line
 }
 
+/// At a point and at its opposite: the even powers of it and the odd ones, added and subtracted.
+#[inline(always)]
+fn opposite<S: Simd>(s: S, even: S::Vector, odd: S::Vector) -> [S::Vector; 2] {
+    [s.add(even, odd), s.sub(even, odd)]
+}
+
+/// `sum` and two products.
+#[inline(always)]
+fn add_products<S: Simd>(s: S, sum: S::Vector, [first, second]: [(f32, S::Vector); 2]) -> S::Vector {
+    s.mul_add(s.splat(second.0), second.1, s.mul_add(s.splat(first.0), first.1, sum))
+}
+
 /// F(4, 3) of stride 1, at the points 0, ±1, ±2 and ∞.
 pub(in crate::conv) struct Four;
 
@@ -106,14 +118,16 @@ impl Filtering for Four {
         let odd_1 = s.mul_add(minus_four, d[1], d[3]);
         let even_2 = s.sub(d[4], d[2]);
         let odd_2 = s.mul(two, s.sub(d[3], d[1]));
+        let [plus_1, minus_1] = opposite(s, even_1, odd_1);
+        let [plus_2, minus_2] = opposite(s, even_2, odd_2);
         line(
             s,
             [
                 s.mul_add(minus_five, d[2], s.mul_add(four, d[0], d[4])),
-                s.add(even_1, odd_1),
-                s.sub(even_1, odd_1),
-                s.add(even_2, odd_2),
-                s.sub(even_2, odd_2),
+                plus_1,
+                minus_1,
+                plus_2,
+                minus_2,
                 s.mul_add(minus_five, d[3], s.mul_add(four, d[1], d[5])),
             ],
         )
@@ -143,17 +157,9 @@ impl Filtering for Four {
         let odd_1 = s.mul(minus_sixth, g[1]);
         let even_2 = s.mul_add(s.splat(1.0 / 6.0), g[2], s.mul(s.splat(1.0 / 24.0), g[0]));
         let odd_2 = s.mul(s.splat(1.0 / 12.0), g[1]);
-        line(
-            s,
-            [
-                s.mul(s.splat(0.25), g[0]),
-                s.add(even_1, odd_1),
-                s.sub(even_1, odd_1),
-                s.add(even_2, odd_2),
-                s.sub(even_2, odd_2),
-                g[2],
-            ],
-        )
+        let [plus_1, minus_1] = opposite(s, even_1, odd_1);
+        let [plus_2, minus_2] = opposite(s, even_2, odd_2);
+        line(s, [s.mul(s.splat(0.25), g[0]), plus_1, minus_1, plus_2, minus_2, g[2]])
     }
 }
 
@@ -163,17 +169,9 @@ impl Differentiable for Four {
         let (even_1, odd_1) = (s.add(y[0], y[2]), s.add(y[1], y[3]));
         let even_2 = s.mul_add(s.splat(4.0), y[2], y[0]);
         let odd_2 = s.mul_add(s.splat(8.0), y[3], s.mul(s.splat(2.0), y[1]));
-        line(
-            s,
-            [
-                y[0],
-                s.add(even_1, odd_1),
-                s.sub(even_1, odd_1),
-                s.add(even_2, odd_2),
-                s.sub(even_2, odd_2),
-                y[3],
-            ],
-        )
+        let [plus_1, minus_1] = opposite(s, even_1, odd_1);
+        let [plus_2, minus_2] = opposite(s, even_2, odd_2);
+        line(s, [y[0], plus_1, minus_1, plus_2, minus_2, y[3]])
     }
 
     #[inline(always)]
@@ -214,16 +212,19 @@ impl Filtering for Six {
         let odd_2 = s.mul_add(half, d[1], s.mul_add(s.splat(-2.5), d[3], s.mul(two, d[5])));
         let even_3 = s.mul_add(four, d[2], s.mul_add(s.splat(-5.0), d[4], d[6]));
         let odd_3 = s.mul_add(two, d[1], s.mul_add(s.splat(-2.5), d[3], s.mul(half, d[5])));
+        let [plus_1, minus_1] = opposite(s, even_1, odd_1);
+        let [plus_2, minus_2] = opposite(s, even_2, odd_2);
+        let [plus_3, minus_3] = opposite(s, even_3, odd_3);
         line(
             s,
             [
                 s.mul_add(s.splat(5.25), s.sub(d[4], d[2]), s.sub(d[0], d[6])),
-                s.add(even_1, odd_1),
-                s.sub(even_1, odd_1),
-                s.add(even_2, odd_2),
-                s.sub(even_2, odd_2),
-                s.add(even_3, odd_3),
-                s.sub(even_3, odd_3),
+                plus_1,
+                minus_1,
+                plus_2,
+                minus_2,
+                plus_3,
+                minus_3,
                 s.mul_add(s.splat(5.25), s.sub(d[3], d[5]), s.sub(d[7], d[1])),
             ],
         )
@@ -236,18 +237,15 @@ impl Filtering for Six {
         let (sum_1, difference_1) = (s.add(m[1], m[2]), s.sub(m[1], m[2]));
         let (sum_2, difference_2) = (s.add(m[3], m[4]), s.sub(m[3], m[4]));
         let (sum_3, difference_3) = (s.add(m[5], m[6]), s.sub(m[5], m[6]));
-        let of = |first, second, second_factor: f32, third, third_factor: f32| {
-            s.mul_add(s.splat(third_factor), third, s.mul_add(s.splat(second_factor), second, first))
-        };
         line(
             s,
             [
                 s.add(s.add(m[0], sum_1), s.add(sum_2, sum_3)),
-                of(difference_1, difference_2, 2.0, difference_3, 0.5),
-                of(sum_1, sum_2, 4.0, sum_3, 0.25),
-                of(difference_1, difference_2, 8.0, difference_3, 0.125),
-                of(sum_1, sum_2, 16.0, sum_3, 0.0625),
-                s.add(m[7], of(difference_1, difference_2, 32.0, difference_3, 0.03125)),
+                add_products(s, difference_1, [(2.0, difference_2), (0.5, difference_3)]),
+                add_products(s, sum_1, [(4.0, sum_2), (0.25, sum_3)]),
+                add_products(s, difference_1, [(8.0, difference_2), (0.125, difference_3)]),
+                add_products(s, sum_1, [(16.0, sum_2), (0.0625, sum_3)]),
+                s.add(m[7], add_products(s, difference_1, [(32.0, difference_2), (0.03125, difference_3)])),
             ],
         )
     }
@@ -262,46 +260,25 @@ impl Filtering for Six {
         let odd_2 = s.mul(s.splat(1.0 / 45.0), g[1]);
         let even_3 = s.mul_add(s.splat(8.0 / 45.0), g[2], s.mul(s.splat(32.0 / 45.0), g[0]));
         let odd_3 = s.mul(s.splat(16.0 / 45.0), g[1]);
-        line(
-            s,
-            [
-                g[0],
-                s.add(even_1, odd_1),
-                s.sub(even_1, odd_1),
-                s.add(even_2, odd_2),
-                s.sub(even_2, odd_2),
-                s.add(even_3, odd_3),
-                s.sub(even_3, odd_3),
-                g[2],
-            ],
-        )
+        let [plus_1, minus_1] = opposite(s, even_1, odd_1);
+        let [plus_2, minus_2] = opposite(s, even_2, odd_2);
+        let [plus_3, minus_3] = opposite(s, even_3, odd_3);
+        line(s, [g[0], plus_1, minus_1, plus_2, minus_2, plus_3, minus_3, g[2]])
     }
 }
 
 impl Differentiable for Six {
     #[inline(always)]
     fn gradient_into_points<S: Simd>(s: S, y: &Line<S>) -> Line<S> {
-        // At a point p, the even powers of p and the odd ones.
-        let even = |p: f32| s.mul_add(s.splat(p.powi(4)), y[4], s.mul_add(s.splat(p * p), y[2], y[0]));
-        let odd = |p: f32| {
-            let higher = s.mul_add(s.splat(p.powi(5)), y[5], s.mul(s.splat(p.powi(3)), y[3]));
-            s.mul_add(s.splat(p), y[1], higher)
-        };
         let (even_1, odd_1) = (s.add(y[0], s.add(y[2], y[4])), s.add(y[1], s.add(y[3], y[5])));
-        let (even_2, odd_2, even_3, odd_3) = (even(2.0), odd(2.0), even(0.5), odd(0.5));
-        line(
-            s,
-            [
-                y[0],
-                s.add(even_1, odd_1),
-                s.sub(even_1, odd_1),
-                s.add(even_2, odd_2),
-                s.sub(even_2, odd_2),
-                s.add(even_3, odd_3),
-                s.sub(even_3, odd_3),
-                y[5],
-            ],
-        )
+        let even_2 = add_products(s, y[0], [(4.0, y[2]), (16.0, y[4])]);
+        let odd_2 = add_products(s, s.mul(s.splat(2.0), y[1]), [(8.0, y[3]), (32.0, y[5])]);
+        let even_3 = add_products(s, y[0], [(0.25, y[2]), (0.0625, y[4])]);
+        let odd_3 = add_products(s, s.mul(s.splat(0.5), y[1]), [(0.125, y[3]), (0.03125, y[5])]);
+        let [plus_1, minus_1] = opposite(s, even_1, odd_1);
+        let [plus_2, minus_2] = opposite(s, even_2, odd_2);
+        let [plus_3, minus_3] = opposite(s, even_3, odd_3);
+        line(s, [y[0], plus_1, minus_1, plus_2, minus_2, plus_3, minus_3, y[5]])
     }
 
     #[inline(always)]
@@ -311,15 +288,12 @@ impl Differentiable for Six {
         let difference_1 = s.mul(ninths, s.sub(u[1], u[2]));
         let (sum_2, difference_2) = (s.add(u[3], u[4]), s.sub(u[3], u[4]));
         let (sum_3, difference_3) = (s.add(u[5], u[6]), s.sub(u[5], u[6]));
-        let of = |first, second: f32, third: f32, two, three| {
-            s.mul_add(s.splat(third), three, s.mul_add(s.splat(second), two, first))
-        };
         line(
             s,
             [
-                of(s.add(u[0], sum_1), 1.0 / 90.0, 32.0 / 45.0, sum_2, sum_3),
-                of(difference_1, 1.0 / 45.0, 16.0 / 45.0, difference_2, difference_3),
-                of(s.add(u[7], sum_1), 2.0 / 45.0, 8.0 / 45.0, sum_2, sum_3),
+                add_products(s, s.add(u[0], sum_1), [(1.0 / 90.0, sum_2), (32.0 / 45.0, sum_3)]),
+                add_products(s, difference_1, [(1.0 / 45.0, difference_2), (16.0 / 45.0, difference_3)]),
+                add_products(s, s.add(u[7], sum_1), [(2.0 / 45.0, sum_2), (8.0 / 45.0, sum_3)]),
             ],
         )
     }

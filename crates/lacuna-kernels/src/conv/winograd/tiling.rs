@@ -23,6 +23,7 @@ impl Tiling {
     /// For a convolution with so much padding.
     pub(super) fn new<F: Filtering>(inputs: &[Grid], outputs: &[Grid], padding: usize) -> Self {
         let grids = with_first_pixel(inputs).zip(with_first_pixel(outputs));
+        let grids = grids.filter(|(_, (_, output))| output.batch > 0);
         let tiled = |((input_first, input), (output_first, output)): ((usize, Grid), (usize, Grid))| {
             let images = [input.height * input.width, output.height * output.width];
             // Of stride 2, inputs and outputs of neighbours are not equally far apart.
@@ -76,17 +77,17 @@ pub(in crate::conv) fn n_tiles(outputs: &[Grid], size: usize, padding: usize) ->
     outputs.iter().map(of_grid).sum()
 }
 
-/// How many images are cut together, down and across: all of a batch, or one.
+/// How many images are cut together, down and across: all of a batch, where that saves a twentieth of the tiles; or one.
 fn side_by_side(outputs: Grid, size: usize, padding: usize) -> [usize; 2] {
     let Grid { batch, height, width } = outputs;
     let tiles = |[down, across]: [usize; 2]| {
         along(down, height, padding).div_ceil(size) * along(across, width, padding).div_ceil(size)
     };
-    (1..=batch)
-        .filter(|down| batch.is_multiple_of(*down))
-        .map(|down| [down, batch / down])
-        .min_by_key(|&sides| tiles(sides))
-        .filter(|&sides| tiles(sides) < batch * tiles([1, 1]))
+    (1..=batch.isqrt())
+        .filter(|few| batch.is_multiple_of(*few))
+        .flat_map(|few| [[few, batch / few], [batch / few, few]])
+        .min_by_key(|&sides| (tiles(sides), sides))
+        .filter(|&sides| 20 * tiles(sides) <= 19 * batch * tiles([1, 1]))
         .unwrap_or([1, 1])
 }
 

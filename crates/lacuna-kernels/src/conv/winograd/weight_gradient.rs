@@ -20,29 +20,23 @@ use crate::simd::Isa;
 /// input and gradient from nearer caches.
 const TRANSFORMED_AT_ONCE: Tiles = Tiles(64);
 
-/// Tiles transformed at a time: the fewer, the more channels they have, but all of those that are transformed at once; more where
-/// there are more sums to be stored and read back.
+/// Tiles transformed at a time: the fewer, the more channels they have, but all of those that are transformed at once.
 fn at_a_time<F: Differentiable>(conv: &Conv2d) -> usize {
-    match F::WEIGHTS {
-        8.. => 128,
-        _ => Tiles((16384 / conv.in_channels).clamp(TRANSFORMED_AT_ONCE.0, 128)).of::<F>(),
-    }
+    Tiles((16384 / conv.in_channels).clamp(TRANSFORMED_AT_ONCE.0, 128)).of::<F>()
 }
 
 /// Parts of the tiles, each with a dU of its own, so that threads need not transform the same.
 const PARTS: usize = 2;
 
-/// Whether the tiles are cut into parts: by the shape alone, because the sum depends on it. Sums of another part take as long to
-/// read as the products of some thirteen tiles, longer if no cache holds them.
+/// Tiles of a part, at least: sums of another part take as long to read as the products of some thirteen.
+const LEAST_PER_PART: Tiles = Tiles(96);
+
+/// Whether the tiles are cut into parts: by the shape alone, because the sum depends on it. With more weights, the sums of two parts
+/// would be too many for the caches.
 fn in_parts_of_tiles<F: Differentiable>(conv: &Conv2d, tiles: usize) -> bool {
     let (fewer, more) = (conv.in_channels.min(conv.out_channels), conv.in_channels.max(conv.out_channels));
-    let least = match fewer * more {
-        ..=16_384 => Tiles(96),
-        16_385..=65_536 => Tiles(224),
-        _ => return false,
-    };
     // With few channels on one side, blocks of the other transform little twice.
-    more < 4 * fewer && tiles >= PARTS * least.of::<F>()
+    fewer * more <= 128 * 128 && more < 4 * fewer && tiles >= PARTS * LEAST_PER_PART.of::<F>()
 }
 
 /// # Safety
@@ -60,21 +54,22 @@ pub(in crate::conv) unsafe fn weight_gradient<F: Differentiable>(
     let threads = rayon::current_num_threads();
     let gradient = Gradient::<F> { isa, conv, x: x.into(), dz: dz.into(), scale, dw, filtering: PhantomData };
     if !in_parts_of_tiles::<F>(conv, tiles.len()) {
-        share::at_once(blocks::<F>(isa, conv, tiles.len(), threads), |block, threads| {
+        share::at_once(blocks::<F>(isa, conv, tiles.len(), 1), |block, threads| {
             // SAFETY: this block of dw is this job's alone; for the rest the caller vouches.
             unsafe { gradient.of_block(&tiles, &block, threads) };
         });
         return;
     }
-    let blocks = blocks::<F>(isa, conv, tiles.len(), threads.div_ceil(PARTS));
+    let blocks = blocks::<F>(isa, conv, tiles.len(), PARTS);
     // dU[part][point][C][K]
     let width = columns_per_tile(isa);
     let u_rows = Points::new(conv.in_channels, conv.out_channels.next_multiple_of(width));
     let per_part = u_rows.len(F::WEIGHTS * F::WEIGHTS);
     unwritten(PARTS * per_part, |u| {
-        let of_part = |part: usize| blocks.iter().map(move |block| (part, block));
-        share::at_once((0..PARTS).flat_map(of_part).collect(), |(part, block), threads| {
-            let tiles = &tiles[in_parts(tiles.len(), PARTS).nth(part).unwrap_or_default()];
+        let parts = in_parts(tiles.len(), PARTS).enumerate();
+        let of_parts = parts.flat_map(|part| blocks.iter().map(move |block| (part.clone(), block)));
+        share::at_once(of_parts.collect(), |((part, range), block), threads| {
+            let tiles = &tiles[range];
             let at = part * per_part + u_rows.at(0, block.inputs.start) + block.panels.start * width;
             // SAFETY: this block of the part's dU is this job's alone; for the rest the caller vouches.
             unsafe { gradient.point_by_point(tiles, block, threads, u, u_rows, at) };
@@ -98,14 +93,15 @@ struct Block {
     panels: Range<usize>,
 }
 
-/// As many blocks of dw as there are threads for them. Of the side that has fewer channels all is transformed anew for each of them;
-/// if they are as many, of x, as another core may just have written dz.
-fn blocks<F: Differentiable>(isa: Isa, conv: &Conv2d, tiles: usize, threads: usize) -> Vec<Block> {
+/// As many blocks of dw as there are threads for them, in each of so many parts of the tiles. Of the side that has fewer channels
+/// all is transformed anew for each of them; if they are as many, of x, as another core may just have written dz.
+fn blocks<F: Differentiable>(isa: Isa, conv: &Conv2d, tiles: usize, parts: usize) -> Vec<Block> {
     let (panels, vectors) =
         (conv.out_channels.div_ceil(columns_per_tile(isa)), conv.in_channels.div_ceil(isa.lanes()));
     let at_a_time = tiles.min(at_a_time::<F>(conv));
     let fewer = conv.in_channels.min(conv.out_channels);
-    let most = threads.min(MOST_TRANSFORMED / (F::POINTS * F::POINTS * at_a_time * fewer)).max(1);
+    let transformed = parts * F::POINTS * F::POINTS * at_a_time * fewer;
+    let most = rayon::current_num_threads().div_ceil(parts).min(MOST_TRANSFORMED / transformed).max(1);
     let by_input = conv.in_channels > conv.out_channels;
     let (of_input, of_output) = if by_input { (most.min(vectors), 1) } else { (1, most.min(panels)) };
     let block = |vectors: Range<usize>| {
@@ -126,9 +122,10 @@ struct Gradient<'a, F> {
     filtering: PhantomData<fn() -> F>,
 }
 
-/// Room for V and D of some tiles, of the channels of a block: a row for each tile at every point.
+/// Room for V and D of so many tiles, of the channels of a block: a row for each tile at every point.
 struct Room {
     scratch: Scratch,
+    tiles: usize,
     v_rows: Points,
     d_rows: Points,
 }
@@ -250,9 +247,9 @@ impl<F: Differentiable> Gradient<'_, F> {
             let operands = unsafe { self.transform(&tiles[some], block, threads, &mut room) };
             share::within(threads, 0..F::WEIGHTS * F::WEIGHTS, |weight| {
                 for (i, point) in F::points_of(weight).enumerate() {
-                    let n_tiles = block.panels.len() * depth.div_ceil(rows);
-                    let mut ahead =
-                        operands.ahead(if point + 1 < points { Some(point + 1) } else { None }, n_tiles);
+                    let tiles_of_sums = block.panels.len() * depth.div_ceil(rows);
+                    let next = Some(point + 1).filter(|&next| next < points);
+                    let mut ahead = operands.ahead(next, tiles_of_sums);
                     for panel_at in (0..block.panels.len()).map(|panel| panel * width) {
                         for channels in even_ranges(depth, rows) {
                             let at = u_at + u_rows.at(weight, channels.start) + panel_at;
@@ -273,12 +270,11 @@ impl<F: Differentiable> Gradient<'_, F> {
         block.panels.start * width..self.conv.out_channels.min(block.panels.end * width)
     }
 
-    /// Room for so many tiles.
-    fn room(&self, most: usize, block: &Block) -> Room {
-        let v_rows = Points::new(most, block.inputs.len().next_multiple_of(self.isa.lanes()) + 16);
-        let d_rows = Points::new(most, block.panels.len() * columns_per_tile(self.isa) + 16);
+    fn room(&self, tiles: usize, block: &Block) -> Room {
+        let v_rows = Points::new(tiles, block.inputs.len().next_multiple_of(self.isa.lanes()) + 16);
+        let d_rows = Points::new(tiles, block.panels.len() * columns_per_tile(self.isa) + 16);
         let points = F::POINTS * F::POINTS;
-        Room { scratch: Scratch::take(v_rows.len(points) + d_rows.len(points)), v_rows, d_rows }
+        Room { scratch: Scratch::take(v_rows.len(points) + d_rows.len(points)), tiles, v_rows, d_rows }
     }
 
     /// # Safety
@@ -294,7 +290,8 @@ impl<F: Differentiable> Gradient<'_, F> {
         let columns = self.columns(block);
         let zeros = vec![0.0; block.inputs.len().max(columns.len())];
         let zeros = Source::from(&*zeros);
-        let Room { ref mut scratch, v_rows, d_rows } = *room;
+        let Room { ref mut scratch, tiles: most, v_rows, d_rows } = *room;
+        assert!(tiles.len() <= most);
         let (v, d) = scratch.floats().split_at_mut(v_rows.len(F::POINTS * F::POINTS));
         let (v, d) = (Target::from(v), Target::from(d));
         share::within(threads, tiles.iter().enumerate(), |(t, tile)| {
@@ -384,8 +381,8 @@ impl<F: Differentiable> Gradient<'_, F> {
 }
 
 impl Operands<'_> {
-    /// What `n_tiles` tiles of the inner kernel fetch ahead of the rows at a point.
-    fn ahead(self, point: Option<usize>, n_tiles: usize) -> impl Iterator<Item = Ahead> {
+    /// What as many tiles of sums fetch ahead of the rows at a point.
+    fn ahead(self, point: Option<usize>, tiles_of_sums: usize) -> impl Iterator<Item = Ahead> {
         let Self { v, v_rows, d, d_rows, tiles, .. } = self;
         let row = move |i: usize| {
             let (t, point) = (i % tiles, point.unwrap_or(0));
@@ -394,7 +391,7 @@ impl Operands<'_> {
             RowAddress(unsafe { from.at(at, 1) })
         };
         let rows = if point.is_some() { 2 * tiles } else { 0 };
-        Ahead::shared_out(0..rows, row, v_rows.stride.max(d_rows.stride), n_tiles, tiles)
+        Ahead::shared_out(0..rows, row, v_rows.stride.max(d_rows.stride), tiles_of_sums, tiles)
     }
 }
 
@@ -412,6 +409,5 @@ mod tests {
             in_parts_of_tiles::<Four>(&conv, 4 * (size / 4) * (size / 4))
         };
         assert!(in_parts(64, 64) && in_parts(32, 128) && !in_parts(32, 256) && !in_parts(16, 128));
-        assert!(in_parts(64, 256) && !in_parts(64, 512));
     }
 }
