@@ -42,7 +42,7 @@ const BY_PANELS_BELOW: Tiles = Tiles(96);
 const WEIGHT_CHUNK: usize = 150_000;
 
 /// Tiles in a block when shared out by tiles: three of the inner kernel's tiles of twelve rows for each
-/// reading of the transformed weights (two of ten with F(6×6)), and few enough that a block's transformed input stays in
+/// reading of the transformed weights (two of ten with F(6×6) and few channels), and few enough that a block's transformed input stays in
 /// the second-level cache (1.3 MB at 256 channels) until all output channels are made of it.
 const PER_BLOCK: Tiles = Tiles(36);
 
@@ -69,9 +69,16 @@ impl Tiles {
 }
 
 /// How many blocks `tiles` are cut into: as many for each thread, unless that made them too small.
-fn blocks<F: Filtering>(tiles: usize, threads: usize) -> usize {
-    let (most, least) = (PER_BLOCK.of::<F>(), LEAST_PER_BLOCK.of::<F>());
+fn blocks<F: Filtering>(tiles: usize, depth: usize, threads: usize) -> usize {
+    let per_block = |tiles: Tiles| if weights_weigh_more::<F>(depth) { tiles.0 } else { tiles.of::<F>() };
+    let (most, least) = (per_block(PER_BLOCK), per_block(LEAST_PER_BLOCK));
     tiles.div_ceil(most).next_multiple_of(threads).min(tiles.div_ceil(least))
+}
+
+/// Whether reading the transformed weights for every block takes longer than reading a block's transformed input from a farther
+/// cache: with F(6×6), which has the most of them, and many channels.
+fn weights_weigh_more<F: Filtering>(depth: usize) -> bool {
+    F::WEIGHTS > 6 && depth > 128
 }
 
 /// Matrices, one per point. Points and rows are an odd number of cache lines apart, so that they do not
@@ -288,7 +295,7 @@ unsafe fn convolve_by_tiles<F: Filtering>(
     let panel_floats = u_rows.len(weight_points);
     let mut transformed = Scratch::take(panels.len() * panel_floats);
     let u = Target::from(transformed.floats());
-    let most = tiles.len().div_ceil(blocks::<F>(tiles.len(), threads));
+    let most = tiles.len().div_ceil(blocks::<F>(tiles.len(), depth, threads));
     let u_at = |panel: usize| (panel - panels.start) * panel_floats;
     let chunks = even_ranges(depth, 64);
     let jobs = chunks.flat_map(|rows| panels.clone().map(move |panel| (panel, rows.clone())));
@@ -521,7 +528,7 @@ mod tests {
         fn check<F: Filtering>() {
             for tiles in LEAST_PER_SHARE.of::<F>()..2000 {
                 for threads in [1, 2, 3, 8, 64] {
-                    let most = tiles.div_ceil(blocks::<F>(tiles, threads));
+                    let most = tiles.div_ceil(blocks::<F>(tiles, 64, threads));
                     let least = even_ranges(tiles, most).map(|block| block.len()).min();
                     // Rounding up the number of blocks takes no more than a third off the bound.
                     assert!(least >= Some(LEAST_PER_BLOCK.of::<F>() * 2 / 3), "{tiles} {threads} {least:?}");
@@ -530,9 +537,10 @@ mod tests {
         }
         check::<Six>();
         check::<Four>();
-        assert_eq!(blocks::<Four>(288, 2), 8);
-        assert_eq!(blocks::<Four>(288, 3), 9);
-        assert_eq!(blocks::<Four>(100, 64), 5);
+        assert_eq!(blocks::<Four>(288, 256, 2), 8);
+        assert_eq!(blocks::<Four>(288, 256, 3), 9);
+        assert_eq!(blocks::<Four>(100, 256, 64), 5);
+        assert_eq!((blocks::<Six>(288, 64, 2), blocks::<Six>(288, 256, 2)), (16, 8));
     }
 
     #[test]

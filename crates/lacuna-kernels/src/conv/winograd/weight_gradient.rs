@@ -20,9 +20,13 @@ use crate::simd::Isa;
 /// input and gradient from nearer caches.
 const TRANSFORMED_AT_ONCE: Tiles = Tiles(64);
 
-/// Tiles transformed at a time: the fewer, the more channels they have, but all of those that are transformed at once.
+/// Tiles transformed at a time: the fewer, the more channels they have, but all of those that are transformed at once; of F(6×6),
+/// which has more sums to store and to read back, always so many.
 fn at_a_time<F: Differentiable>(conv: &Conv2d) -> usize {
-    Tiles((16384 / conv.in_channels).clamp(TRANSFORMED_AT_ONCE.0, 128)).of::<F>()
+    match F::WEIGHTS {
+        8.. => 64,
+        _ => Tiles((16384 / conv.in_channels).clamp(TRANSFORMED_AT_ONCE.0, 128)).of::<F>(),
+    }
 }
 
 /// Parts of the tiles, each with a dU of its own, so that threads need not transform the same.
