@@ -91,7 +91,8 @@ impl Conv2d {
         &self.outputs
     }
 
-    /// The algorithm of all three passes, from measurements (docs/PERFORMANCE.md). Dense 3×3 windows with at least 16 channels on both sides:
+    /// The algorithm of all three passes, from measurements (docs/PERFORMANCE.md). Dense 3×3 windows with at least 16
+    /// channels on both sides:
     ///
     /// | stride         | tiles of outputs                    | algorithm         |
     /// |----------------|-------------------------------------|-------------------|
@@ -175,7 +176,8 @@ impl Conv2d {
     }
 
     /// [`Conv2d::forward`] by a given algorithm. Winograd's need a dense 3×3 window: `Winograd6`, `Winograd4` and
-    /// `Winograd2` one of stride 1 and padding of at most 2, `WinogradStride2` one of stride 2 and padding 1. For any other they mean `Direct`.
+    /// `Winograd2` one of stride 1 and padding of at most 2, `WinogradStride2` one of stride 2 and padding 1. For any other
+    /// they mean `Direct`.
     #[doc(hidden)]
     pub fn forward_by(
         &self,

@@ -6,9 +6,10 @@
 //! the adjoints: `dd = B [(G g Gᵀ) ⊙ (A dY Aᵀ)] Bᵀ`, computed as a forward pass with the window
 //! turned and transposed, and `dg = Gᵀ [(Bᵀ d B) ⊙ (A dY Aᵀ)] G`.
 //!
-//! Tiles and points of stride 1 are those of F(6×6), F(4×4) and F(2×2). Of stride 2 every second row and column of pixels sees just
-//! the middle of the window, and the others make a convolution of stride 1 with 2×2 weights: 4×4 outputs take 25 products of
-//! F(4×4, 2×2), 20 twice of F(4, 2) in one direction, and 16 with the weight in the middle. [`Filtering`] has the matrices.
+//! Tiles and points of stride 1 are those of F(6×6), F(4×4) and F(2×2). Of stride 2 every second row and column of pixels
+//! sees just the middle of the window, and the others make a convolution of stride 1 with 2×2 weights: 4×4 outputs take 25
+//! products of F(4×4, 2×2), 20 twice of F(4, 2) in one direction, and 16 with the weight in the middle. [`Filtering`] has
+//! the matrices.
 //! [`Conv2d::algorithm`] states the bound of the rounding error, `tests/winograd_error.rs` holds it.
 
 mod filtering;
@@ -42,14 +43,15 @@ const BY_PANELS_BELOW: Tiles = Tiles(96);
 const WEIGHT_CHUNK: usize = 150_000;
 
 /// Tiles in a block when shared out by tiles: three of the inner kernel's tiles of twelve rows for each
-/// reading of the transformed weights (two of ten with F(6×6) and few channels), and few enough that a block's transformed input stays in
-/// the second-level cache (1.3 MB at 256 channels) until all output channels are made of it.
+/// reading of the transformed weights (two of ten with F(6×6) and few channels), and few enough that a block's
+/// transformed input stays in the second-level cache (1.3 MB at 256 channels) until all output channels are made of it.
 const PER_BLOCK: Tiles = Tiles(36);
 
 const LEAST_PER_BLOCK: Tiles = Tiles(24);
 
-/// Output channels that a share of tiles makes, at most: their transformed weights (at 256 channels 4.7 MB, 8.4 of F(6×6)) are read by every
-/// block of tiles, and transforming the input anew for others costs less than reading weights from far away.
+/// Output channels that a share of tiles makes, at most: their transformed weights (at 256 channels 4.7 MB, 8.4 of F(6×6))
+/// are read by every block of tiles, and transforming the input anew for others costs less than reading weights from far
+/// away.
 const COLUMNS_AT_A_TIME: usize = 128;
 
 /// Tiles that a share has at least, for which it transforms the weights: that takes as long as the products of some seven.
@@ -213,7 +215,7 @@ fn cuts<F: Filtering>(size: Size, panels: usize, tiles: usize, few: bool, thread
         return (0, 0);
     }
     if few {
-        // Each transforms all tiles, which takes as long as the products of a third of a panel, and less than waiting for others.
+        // Each transforms all tiles: as long as the products of a third of a panel take, and less than waiting for others.
         let most = (MOST_TRANSFORMED / (F::POINTS * F::POINTS * tiles * depth)).max(1);
         return (threads.min(panels).min(most), 1);
     }

@@ -69,20 +69,15 @@ impl Tiling {
 /// How many tiles of `size × size` outputs there are, of a convolution of stride 1.
 pub(in crate::conv) fn n_tiles(outputs: &[Grid], size: usize, padding: usize) -> usize {
     let of_grid = |&grid: &Grid| {
-        let [down, across] = side_by_side(grid, size, padding);
-        let together = along(down, grid.height, padding).div_ceil(size)
-            * along(across, grid.width, padding).div_ceil(size);
-        grid.batch / (down * across) * together
+        let sides = side_by_side(grid, size, padding);
+        grid.batch / sides.iter().product::<usize>() * together(sides, grid, size, padding)
     };
     outputs.iter().map(of_grid).sum()
 }
 
 /// How many images are cut together, down and across: all of a batch, where that saves a twentieth of the tiles; or one.
 fn side_by_side(outputs: Grid, size: usize, padding: usize) -> [usize; 2] {
-    let Grid { batch, height, width } = outputs;
-    let tiles = |[down, across]: [usize; 2]| {
-        along(down, height, padding).div_ceil(size) * along(across, width, padding).div_ceil(size)
-    };
+    let (batch, tiles) = (outputs.batch, |sides| together(sides, outputs, size, padding));
     (1..=batch.isqrt())
         .filter(|few| batch.is_multiple_of(*few))
         .flat_map(|few| [[few, batch / few], [batch / few, few]])
@@ -91,8 +86,13 @@ fn side_by_side(outputs: Grid, size: usize, padding: usize) -> [usize; 2] {
         .unwrap_or([1, 1])
 }
 
-/// Outputs of `n` images side by side, of stride 1. From an image to the next, inputs have the padding between them that both
-/// need, and outputs the two less that a window has beyond its first.
+/// The tiles of so many images, down and across, that are cut together.
+fn together([down, across]: [usize; 2], image: Grid, size: usize, padding: usize) -> usize {
+    along(down, image.height, padding).div_ceil(size) * along(across, image.width, padding).div_ceil(size)
+}
+
+/// Outputs of `n` images side by side, of stride 1. Between the inputs of two images is the padding that both need, and between
+/// their outputs as much as is left of the two pixels by which a window is larger than its output.
 fn along(n: usize, outputs: usize, padding: usize) -> usize {
     n * outputs + (n - 1) * (2 - padding)
 }

@@ -20,8 +20,8 @@ use crate::simd::Isa;
 /// input and gradient from nearer caches.
 const TRANSFORMED_AT_ONCE: Tiles = Tiles(64);
 
-/// Tiles transformed at a time: the fewer, the more channels they have, but all of those that are transformed at once; of F(6×6),
-/// which has more sums to store and to read back, always so many.
+/// Tiles transformed at a time: the fewer, the more channels they have, but all of those that are transformed at once. F(6×6) has
+/// more sums to store and to read back, and so always many.
 fn at_a_time<F: Differentiable>(conv: &Conv2d) -> usize {
     match F::WEIGHTS {
         8.. => 64,
@@ -35,8 +35,8 @@ const PARTS: usize = 2;
 /// Tiles of a part, at least: sums of another part take as long to read as the products of some thirteen.
 const LEAST_PER_PART: Tiles = Tiles(96);
 
-/// Whether the tiles are cut into parts: by the shape alone, because the sum depends on it. With more weights, the sums of two parts
-/// would be too many for the caches.
+/// Whether the tiles are cut into parts: by the shape alone, because the sum depends on it. With more weights, the
+/// sums of two parts would be too many for the caches.
 fn in_parts_of_tiles<F: Differentiable>(conv: &Conv2d, tiles: usize) -> bool {
     let (fewer, more) = (conv.in_channels.min(conv.out_channels), conv.in_channels.max(conv.out_channels));
     // With few channels on one side, blocks of the other transform little twice.
@@ -252,8 +252,8 @@ impl<F: Differentiable> Gradient<'_, F> {
             share::within(threads, 0..F::WEIGHTS * F::WEIGHTS, |weight| {
                 for (i, point) in F::points_of(weight).enumerate() {
                     let tiles_of_sums = block.panels.len() * depth.div_ceil(rows);
-                    let next = Some(point + 1).filter(|&next| next < points);
-                    let mut ahead = operands.ahead(next, tiles_of_sums);
+                    let next_rows = if point + 1 < points { 2 * operands.tiles } else { 0 };
+                    let mut ahead = operands.ahead(point + 1, 0..next_rows, tiles_of_sums);
                     for panel_at in (0..block.panels.len()).map(|panel| panel * width) {
                         for channels in even_ranges(depth, rows) {
                             let at = u_at + u_rows.at(weight, channels.start) + panel_at;
@@ -360,7 +360,7 @@ impl<F: Differentiable> Gradient<'_, F> {
     ///
     /// # Safety
     /// dU must be complete and have the row; no other job may use these columns of the channel's row of each tap of `dw`.
-    unsafe fn finish<const PARTS: usize>(&self, sums: &Sums, channel: usize, columns: Range<usize>) {
+    unsafe fn finish<const N_PARTS: usize>(&self, sums: &Sums, channel: usize, columns: Range<usize>) {
         let &Self { isa, conv, scale, dw, .. } = self;
         let &Sums { u, at, per_point, per_part } = sums;
         let scale = scale.map(|scale| Source::from(&scale[columns.clone()]));
@@ -368,7 +368,7 @@ impl<F: Differentiable> Gradient<'_, F> {
             (channel * conv.out_channels + columns.start, conv.in_channels * conv.out_channels);
         // SAFETY: as the caller vouches.
         unsafe {
-            weight_gradient_rows::<F, PARTS>(
+            weight_gradient_rows::<F, N_PARTS>(
                 isa,
                 u,
                 per_part,
@@ -385,17 +385,16 @@ impl<F: Differentiable> Gradient<'_, F> {
 }
 
 impl Operands<'_> {
-    /// What as many tiles of sums fetch ahead of the rows at a point.
-    fn ahead(self, point: Option<usize>, tiles_of_sums: usize) -> impl Iterator<Item = Ahead> {
+    /// What as many tiles of sums fetch ahead, of the rows at a point: those of V and then those of D.
+    fn ahead(self, point: usize, rows: Range<usize>, tiles_of_sums: usize) -> impl Iterator<Item = Ahead> {
         let Self { v, v_rows, d, d_rows, tiles, .. } = self;
         let row = move |i: usize| {
-            let (t, point) = (i % tiles, point.unwrap_or(0));
+            let t = i % tiles;
             let (from, at) = if i == t { (v, v_rows.at(point, t)) } else { (d, d_rows.at(point, t)) };
             // SAFETY: both have a row per tile at each point.
             RowAddress(unsafe { from.at(at, 1) })
         };
-        let rows = if point.is_some() { 2 * tiles } else { 0 };
-        Ahead::shared_out(0..rows, row, v_rows.stride.max(d_rows.stride), tiles_of_sums, tiles)
+        Ahead::shared_out(rows, row, v_rows.stride.max(d_rows.stride), tiles_of_sums, tiles)
     }
 }
 
