@@ -2,7 +2,7 @@
 """pycocotools' side of `cargo xtask bench eval`: one JSON request in, one answer out.
 
 The answer is {"load_s", "evaluate_s", "stats"}: reading both files, then matching, accumulating and
-summarising, and COCO's twelve numbers.
+summarizing, and COCO's twelve numbers.
 
 Written for pycocotools 2.0.11.
 """

@@ -93,8 +93,8 @@ def sgd(r):
     parameters = [torch.randn(r["size"]).requires_grad_() for _ in range(r["tensors"])]
     for p in parameters:
         p.grad = torch.randn_like(p)
-    optimiser = torch.optim.SGD(parameters, lr=1e-9, momentum=0.9, weight_decay=1e-4)
-    return optimiser.step
+    optimizer = torch.optim.SGD(parameters, lr=1e-9, momentum=0.9, weight_decay=1e-4)
+    return optimizer.step
 
 
 def ema(r):

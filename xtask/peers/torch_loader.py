@@ -3,7 +3,7 @@
 
 Each answer is the time of one epoch, {"seconds": s}, from a DataLoader whose workers persist from
 one epoch to the next; the first request has an epoch more, which is not timed. A worker decodes,
-resizes twice, flips, changes the strong view's colours (one of nine operations), normalises, and
+resizes twice, flips, changes the strong view's colors (one of nine operations), normalizes, and
 stacks both views, padded to a multiple of 32. PyTorch sets each worker to one thread.
 
 Written for torch 2.11, torchvision 0.26 and Pillow 13.
@@ -42,7 +42,7 @@ def photometric(image):
 
 
 class Views(Dataset):
-    """Both views of each image, normalised."""
+    """Both views of each image, normalized."""
 
     def __init__(self, request):
         self.folder = request["images"]

@@ -82,7 +82,7 @@ def prepare(case):
         student = student.to(memory_format=torch.channels_last)
     teacher = copy.deepcopy(student).eval()
     student.train()
-    optimiser = torch.optim.SGD(student.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(student.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
     images, targets = scene(case)
 
     def predict():
@@ -91,9 +91,9 @@ def prepare(case):
 
     def learn():
         loss = sum(student(images, targets).values())
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        optimiser.step()
+        optimizer.step()
 
     def step():
         predict()

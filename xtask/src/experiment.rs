@@ -26,7 +26,7 @@ use lacuna_data::output::{IfExists, write_file};
 use lacuna_data::sparsify::sparsify;
 use lacuna_kernels::Isa;
 use lacuna_train::config::RunConfig;
-use lacuna_train::metrics::{Record, Window};
+use lacuna_train::metrics::{MetricsWindow, Record};
 use lacuna_train::runner::{Begin, Finished, Spectator, TrainError, train};
 
 use self::ledger::{Cost, Ledger, Outcome};
@@ -371,7 +371,7 @@ impl Spectator for Watch {
         self.cost = Some((processor_time(), processor_time(), 0));
     }
 
-    fn iteration(&mut self, iteration: u64, _: usize, window: &Window, _: Option<&Calibrator>) {
+    fn iteration(&mut self, iteration: u64, _: usize, window: &MetricsWindow, _: Option<&Calibrator>) {
         self.cost = self.cost.map(|(before, _, count)| (before, processor_time(), count + 1));
         if Instant::now() < self.next_line {
             return;

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 
 use lacuna_boxes::Detection;
 use lacuna_calib::annotated::estimate;
-use lacuna_calib::{CrossFit, Kind, Observed, Reliability};
-use lacuna_data::sparsify::{self, Percent, Sparse, sparsify};
+use lacuna_calib::{CalibratorKind, CrossFit, Reliability, Sample};
+use lacuna_data::sparsify::{Percent, Sparse, SparsifyKind, sparsify};
 use lacuna_data::{Dataset, coco, results::Results};
-use lacuna_train::complete::{Seen, observations, see};
-use lacuna_train::config::Overlap;
+use lacuna_gaps::OverlapRule;
+use lacuna_gaps::{JudgedDetection, judge, samples};
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -68,28 +68,28 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn kinds() -> Vec<(String, sparsify::Kind)> {
+fn kinds() -> Vec<(String, SparsifyKind)> {
     let mut kinds = Vec::new();
     for percent in [30.0, 50.0, 70.0] {
         let share = Percent::new(percent).expect("it is a percentage");
         for (name, kind) in [
-            ("Split-1", sparsify::Kind::Split1(share)),
-            ("Split-2", sparsify::Kind::Split2(share)),
-            ("Split-3", sparsify::Kind::Split3(share)),
+            ("Split-1", SparsifyKind::Split1(share)),
+            ("Split-2", SparsifyKind::Split2(share)),
+            ("Split-3", SparsifyKind::Split3(share)),
         ] {
             kinds.push((format!("{name}, {percent} %"), kind));
         }
     }
     kinds.sort_by(|a, b| a.0.cmp(&b.0));
-    kinds.push(("Easy".into(), sparsify::Kind::Easy));
-    kinds.push(("Hard".into(), sparsify::Kind::Hard));
-    kinds.push(("Extreme".into(), sparsify::Kind::Extreme));
+    kinds.push(("Easy".into(), SparsifyKind::Easy));
+    kinds.push(("Hard".into(), SparsifyKind::Hard));
+    kinds.push(("Extreme".into(), SparsifyKind::Extreme));
     kinds
 }
 
 /// As the command line judges detections.
-pub fn overlap() -> Overlap {
-    Overlap { candidate_iou: Some(0.7), min_side: None, ..Overlap::default() }
+pub fn overlap() -> OverlapRule {
+    OverlapRule { candidate_iou: Some(0.7), min_side: None, ..OverlapRule::default() }
 }
 
 impl Row {
@@ -99,23 +99,25 @@ impl Row {
         detections: &[Vec<Detection>],
         score_min: f32,
     ) -> anyhow::Result<()> {
-        let seen = see(kept, detections, &overlap());
-        let observed = observations(&seen, score_min);
+        let seen = judge(kept, detections, &overlap());
+        let observed = samples(&seen, score_min);
         let (given, missing) = (kept.annotations().len() as f64, hidden.annotations().len() as f64);
         self.share.push(given / (given + missing));
         self.estimated.push(estimate(&observed, kept.categories().len(), 0)?.all.share);
-        let candidates: Vec<(&Seen, bool)> = candidates(&seen, hidden, score_min);
+        let candidates: Vec<(&JudgedDetection, bool)> = candidates(&seen, hidden, score_min);
         let mut scores = Reliability::default();
         candidates.iter().for_each(|(seen, right)| scores.add(seen.detection.score.0, *right));
         self.raw.extend(scores.ece());
-        for (at, kind) in [Kind::Platt, Kind::Completeness].into_iter().enumerate() {
+        for (at, kind) in [CalibratorKind::Platt, CalibratorKind::Completeness].into_iter().enumerate() {
             // Platt's cannot always be fitted.
-            let Some((error, promised, real)) = judge(kind, false, &observed, &candidates) else { continue };
+            let Some((error, promised, real)) = errors_of(kind, false, &observed, &candidates) else {
+                continue;
+            };
             if at == 0 { &mut self.platt } else { &mut self.completeness }.extend(error);
             self.promised[at].extend(promised);
             self.real[at].extend(real);
         }
-        let per_class = judge(Kind::Completeness, true, &observed, &candidates);
+        let per_class = errors_of(CalibratorKind::Completeness, true, &observed, &candidates);
         self.per_class.extend(per_class.and_then(|(error, ..)| error));
         Ok(())
     }
@@ -129,7 +131,11 @@ impl Row {
 }
 
 /// Candidates above the floor, and whether each is one that was hidden.
-fn candidates<'a>(seen: &'a [Vec<Seen>], hidden: &Dataset, score_min: f32) -> Vec<(&'a Seen, bool)> {
+fn candidates<'a>(
+    seen: &'a [Vec<JudgedDetection>],
+    hidden: &Dataset,
+    score_min: f32,
+) -> Vec<(&'a JudgedDetection, bool)> {
     let mut candidates = Vec::new();
     for (image, seen) in seen.iter().enumerate() {
         let objects = hidden.objects_of(image);
@@ -140,11 +146,11 @@ fn candidates<'a>(seen: &'a [Vec<Seen>], hidden: &Dataset, score_min: f32) -> Ve
 }
 
 /// The error, and promised and real precision of those that are sure; `None` where nothing can be fitted.
-fn judge(
-    kind: Kind,
+fn errors_of(
+    kind: CalibratorKind,
     per_class: bool,
-    observed: &[Vec<Observed>],
-    candidates: &[(&Seen, bool)],
+    observed: &[Vec<Sample>],
+    candidates: &[(&JudgedDetection, bool)],
 ) -> Option<(Option<f64>, Option<f64>, Option<f64>)> {
     let cross = CrossFit::new(kind, per_class, observed, FOLDS, 0).ok()?;
     let (mut all, mut sure, mut promised, mut right_ones) = (Reliability::default(), 0, 0.0, 0);

@@ -24,7 +24,7 @@ enum Task {
 
 fn main() -> anyhow::Result<()> {
     let task = Task::parse();
-    lacuna_kernels::Isa::hold()?;
+    lacuna_kernels::Isa::from_env()?;
     match task {
         Task::Bench(bench) => bench.run(),
         Task::Experiment(options) => experiment::run(&options),

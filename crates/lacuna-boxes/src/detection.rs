@@ -8,7 +8,7 @@ pub struct Score(pub f32);
 /// A box that a detector gives: of one class, with its score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Detection {
-    pub bounds: Box2,
+    pub bbox: Box2,
     /// From 0, background not counted.
     pub class: usize,
     pub score: Score,
@@ -18,6 +18,6 @@ impl Detection {
     /// Whether an object of its class, of these boxes and classes, overlaps it more than `iou_min`.
     pub fn is_one_of(&self, objects: impl IntoIterator<Item = (Box2, usize)>, iou_min: f32) -> bool {
         let mut objects = objects.into_iter();
-        objects.any(|(bounds, class)| class == self.class && iou(bounds, self.bounds) > iou_min)
+        objects.any(|(bbox, class)| class == self.class && iou(bbox, self.bbox) > iou_min)
     }
 }

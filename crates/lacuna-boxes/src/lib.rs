@@ -44,7 +44,7 @@ impl Box2 {
         self.y2 - self.y1
     }
 
-    /// The centre, `(x, y)`.
+    /// The center, `(x, y)`.
     pub fn center(self) -> (f32, f32) {
         (0.5 * (self.x1 + self.x2), 0.5 * (self.y1 + self.y2))
     }

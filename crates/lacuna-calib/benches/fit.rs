@@ -2,10 +2,10 @@
 
 use divan::{Bencher, black_box};
 use lacuna_boxes::Score;
-use lacuna_calib::{Confidence, Curve, Kind, Observed, Outcome, Place};
+use lacuna_calib::{CalibratorKind, Confidence, Curve, Outcome, Proximity, Sample};
 
 /// Scores in a scattered order, right with a probability of their own 1.3rd power.
-fn observed(n: u32) -> Vec<Observed> {
+fn observed(n: u32) -> Vec<Sample> {
     // The fraction of a multiple of the golden ratio: even and without repeats.
     let spread = |i: u32, factor: f64| (f64::from(i) * factor).fract();
     let of_index = |i| {
@@ -17,27 +17,27 @@ fn observed(n: u32) -> Vec<Observed> {
             (false, 0) => Outcome::Wrong,
             (false, _) => Outcome::Candidate,
         };
-        Observed { class: 0, score: Score(score as f32), outcome }
+        Sample { class: 0, score: Score(score as f32), outcome }
     };
     (0..n).map(of_index).collect()
 }
 
-#[divan::bench(args = Kind::ALL)]
-fn fit(bencher: Bencher, kind: Kind) {
+#[divan::bench(args = CalibratorKind::ALL)]
+fn fit(bencher: Bencher, kind: CalibratorKind) {
     let observed = observed(100_000);
     bencher.bench(|| Curve::fit(kind, black_box(&observed)).expect("they overlap"));
 }
 
-#[divan::bench(args = Kind::ALL)]
-fn confidence(bencher: Bencher, kind: Kind) {
+#[divan::bench(args = CalibratorKind::ALL)]
+fn confidence(bencher: Bencher, kind: CalibratorKind) {
     let calibrator = Curve::fit(kind, &observed(100_000)).expect("they overlap");
-    bencher.bench(|| calibrator.confidence(black_box(Score(0.7)), Place::Near));
+    bencher.bench(|| calibrator.confidence(black_box(Score(0.7)), Proximity::Near));
 }
 
-#[divan::bench(args = Kind::ALL)]
-fn score_of(bencher: Bencher, kind: Kind) {
+#[divan::bench(args = CalibratorKind::ALL)]
+fn score_of(bencher: Bencher, kind: CalibratorKind) {
     let calibrator = Curve::fit(kind, &observed(100_000)).expect("they overlap");
-    bencher.bench(|| calibrator.score_of(black_box(Confidence(0.7)), Place::Near));
+    bencher.bench(|| calibrator.score_of(black_box(Confidence(0.7)), Proximity::Near));
 }
 
 fn main() {

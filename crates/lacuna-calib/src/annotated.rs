@@ -6,7 +6,7 @@ use lacuna_random::{Purpose, Rng};
 
 use crate::ceiling::{Bin, Ceiling};
 use crate::logistic::{logit, logit_of};
-use crate::{NoFit, Observed, Outcome};
+use crate::{NoFit, Outcome, Sample};
 
 /// The share of the objects that are annotated (the completeness `c`), with the interval in which 95 of 100 estimates
 /// from other images like these would be.
@@ -75,7 +75,7 @@ fn background_below(fit: &Ceiling) -> f64 {
 ///
 /// # Errors
 /// [`NoFit::TooFew`].
-pub fn estimate(images: &[Vec<Observed>], n_groups: usize, seed: u64) -> Result<Estimate, NoFit> {
+pub fn estimate(images: &[Vec<Sample>], n_groups: usize, seed: u64) -> Result<Estimate, NoFit> {
     enough(images.iter().flatten())?;
     let binned = Binned::new(images, n_groups);
     let once = vec![1; images.len()];
@@ -106,7 +106,7 @@ pub fn estimate(images: &[Vec<Observed>], n_groups: usize, seed: u64) -> Result<
 
 /// # Errors
 /// [`NoFit::TooFew`].
-pub(crate) fn enough<'a>(observed: impl Iterator<Item = &'a Observed>) -> Result<(), NoFit> {
+pub(crate) fn enough<'a>(observed: impl Iterator<Item = &'a Sample>) -> Result<(), NoFit> {
     let (mut near, mut away) = (0, 0);
     for observed in observed {
         match observed.outcome {
@@ -118,7 +118,7 @@ pub(crate) fn enough<'a>(observed: impl Iterator<Item = &'a Observed>) -> Result
 }
 
 /// The curve of all these detections, or of a class's, drawn towards that of all.
-pub(crate) fn ceiling(observed: &[Observed], around: Option<&Ceiling>) -> Option<Ceiling> {
+pub(crate) fn ceiling(observed: &[Sample], around: Option<&Ceiling>) -> Option<Ceiling> {
     let grouped = Grouped::new(observed.iter().map(|observed| Point::new(0, observed)).collect());
     let x_min = around.map_or_else(|| grouped.background_below(&[1], None), background_below);
     Ceiling::fit(&bins(grouped.above(x_min), &[1], BINS), around)
@@ -140,7 +140,7 @@ struct Point {
 }
 
 impl Point {
-    fn new(image: usize, observed: &Observed) -> Self {
+    fn new(image: usize, observed: &Sample) -> Self {
         let x = logit_of(observed.score);
         Self { image: image as u32, x, annotated: observed.outcome != Outcome::Candidate }
     }
@@ -202,7 +202,7 @@ struct Binned {
 }
 
 impl Binned {
-    fn new(images: &[Vec<Observed>], n_groups: usize) -> Self {
+    fn new(images: &[Vec<Sample>], n_groups: usize) -> Self {
         let mut all = Vec::new();
         let mut groups = vec![Vec::new(); n_groups];
         for (image, observed) in images.iter().enumerate() {
@@ -237,12 +237,12 @@ mod tests {
     use lacuna_boxes::Score;
 
     use super::*;
-    use crate::{Calibrator, Completeness, Kind, Place};
+    use crate::{Calibrator, CalibratorKind, Completeness, Proximity};
 
     /// What a detector finds in images of which a share `shares[class]` is annotated, and whether each detection
     /// is right. Of those of score s, a share of s to the power `doubt` is an object, which is well placed the more
     /// often the surer it is.
-    fn images(n: u64, shares: &[f64], doubt: f64) -> Vec<Vec<(Observed, bool)>> {
+    fn images(n: u64, shares: &[f64], doubt: f64) -> Vec<Vec<(Sample, bool)>> {
         let image = |image: u64| {
             let mut rng = Rng::new(Purpose::Resample, 7, 0, image);
             let mut detection = || {
@@ -254,14 +254,14 @@ mod tests {
                     (true, true) => Outcome::Right,
                     (true, false) => Outcome::Wrong,
                 };
-                (Observed { class, score: Score(score as f32), outcome }, object && placed)
+                (Sample { class, score: Score(score as f32), outcome }, object && placed)
             };
             (0..10).map(|_| detection()).collect()
         };
         (0..n).map(image).collect()
     }
 
-    fn observed(images: &[Vec<(Observed, bool)>]) -> Vec<Vec<Observed>> {
+    fn observed(images: &[Vec<(Sample, bool)>]) -> Vec<Vec<Sample>> {
         images.iter().map(|image| image.iter().map(|(observed, _)| *observed).collect()).collect()
     }
 
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn each_class_has_its_own_share_and_a_rare_one_that_of_all() {
         let mut images = observed(&images(1000, &[0.3, 0.8], 1.0));
-        let rare = Observed { class: 2, score: Score(0.9), outcome: Outcome::Candidate };
+        let rare = Sample { class: 2, score: Score(0.9), outcome: Outcome::Candidate };
         images[0].push(rare);
         let estimate = estimate(&images, 4, 0).expect("there are enough");
         let share = |class: usize| estimate.groups[class].map(|group| group.share);
@@ -312,20 +312,20 @@ mod tests {
     #[test]
     fn confidences_of_candidates_come_true() {
         let images = images(2000, &[0.5], 2.0);
-        let flat: Vec<(Observed, bool)> = images.concat();
-        let observed: Vec<Observed> = flat.iter().map(|(observed, _)| *observed).collect();
-        let error = |kind: Kind, outcome: Option<Outcome>, place: Place| {
+        let flat: Vec<(Sample, bool)> = images.concat();
+        let observed: Vec<Sample> = flat.iter().map(|(observed, _)| *observed).collect();
+        let error = |kind: CalibratorKind, outcome: Option<Outcome>, proximity: Proximity| {
             let calibrator = Calibrator::fit(kind, false, &observed).expect("there are enough");
             let mut reliability = crate::Reliability::default();
             for (observed, right) in flat.iter().filter(|(of, _)| outcome.is_none_or(|o| of.outcome == o)) {
-                reliability.add(calibrator.confidence(0, observed.score, place).0, *right);
+                reliability.add(calibrator.confidence(0, observed.score, proximity).0, *right);
             }
             reliability.ece().expect("there are some")
         };
-        let knows = error(Kind::Completeness, Some(Outcome::Candidate), Place::Away);
-        let paper = error(Kind::Platt, Some(Outcome::Candidate), Place::Away);
+        let knows = error(CalibratorKind::Completeness, Some(Outcome::Candidate), Proximity::Away);
+        let paper = error(CalibratorKind::Platt, Some(Outcome::Candidate), Proximity::Away);
         assert!(knows < 0.03 && knows * 10.0 < paper, "{knows} and {paper}");
-        assert!(error(Kind::Completeness, None, Place::Unknown) < 0.02);
+        assert!(error(CalibratorKind::Completeness, None, Proximity::Unknown) < 0.02);
     }
 
     #[test]
@@ -337,7 +337,8 @@ mod tests {
     #[test]
     fn it_is_read_as_it_was_written() {
         let flat = observed(&images(100, &[0.5, 0.6], 1.0)).concat();
-        let calibrator = Calibrator::fit(Kind::Completeness, true, &flat).expect("there are enough");
+        let calibrator =
+            Calibrator::fit(CalibratorKind::Completeness, true, &flat).expect("there are enough");
         assert_eq!(calibrator.own_classes(), 2);
         let json = serde_json::to_string(&calibrator).expect("it can be written");
         assert_eq!(serde_json::from_str::<Calibrator>(&json).expect("it can be read"), calibrator);

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use crate::histogram::{HistogramBinning, bin_of};
 use crate::invalid::{Invalid, positive};
 use crate::tally::{Tally, tally};
-use crate::{Confidence, Judged, NoFit};
+use crate::{Confidence, JudgedScore, NoFit};
 
 /// Bayesian binning (BBQ, Naeini et al., 2015): the mean of histogram binnings with different numbers of bins,
 /// each with the posterior probability of its number as weight. It may fall as the score grows.
@@ -75,7 +75,7 @@ impl BayesianBinning {
     ///
     /// # Errors
     /// When there are not both outcomes.
-    pub fn fit(judged: impl IntoIterator<Item = Judged>) -> Result<Self, NoFit> {
+    pub fn fit(judged: impl IntoIterator<Item = JudgedScore>) -> Result<Self, NoFit> {
         let cumulated = Cumulated::new(&tally(judged)?);
         let n = cumulated.total() as f64;
         let least = (n.cbrt() / RANGE).floor().max(1.0) as usize;
@@ -197,8 +197,8 @@ mod tests {
 
     use super::*;
 
-    fn judged(samples: &[(f32, bool)]) -> Vec<Judged> {
-        samples.iter().map(|&(score, right)| Judged { score: Score(score), right }).collect()
+    fn judged(samples: &[(f32, bool)]) -> Vec<JudgedScore> {
+        samples.iter().map(|&(score, right)| JudgedScore { score: Score(score), right }).collect()
     }
 
     /// Four detections: one bin is all that is tried.

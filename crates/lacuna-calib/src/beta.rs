@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use crate::invalid::{Invalid, finite};
 use crate::logistic::{Sample, check_overlap, inner, likeliest, sigmoid};
 use crate::tally::{Tally, tally};
-use crate::{Confidence, Judged, NoFit};
+use crate::{Confidence, JudgedScore, NoFit};
 
 /// Beta calibration of a score p: `σ(a·ln p − b·ln(1 − p) + c)` with `a, b ≥ 0`, not both 0 (Kull et al.,
 /// 2017). With `a = b` it is Platt scaling.
@@ -60,7 +60,7 @@ impl Beta {
     ///
     /// # Errors
     /// When there is no such triple, or only one with `a = b = 0`: see [`NoFit`].
-    pub fn fit(judged: impl IntoIterator<Item = Judged>) -> Result<Self, NoFit> {
+    pub fn fit(judged: impl IntoIterator<Item = JudgedScore>) -> Result<Self, NoFit> {
         let tallies = tally(judged)?;
         check_overlap(&tallies)?;
         let with_both = |tally: &Tally| {
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     fn fit(samples: &[(f32, bool)]) -> Result<Beta, NoFit> {
-        Beta::fit(samples.iter().map(|&(score, right)| Judged { score: Score(score), right }))
+        Beta::fit(samples.iter().map(|&(score, right)| JudgedScore { score: Score(score), right }))
     }
 
     fn many(of_scores: &[(f32, usize, usize)]) -> Vec<(f32, bool)> {

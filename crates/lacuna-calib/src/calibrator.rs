@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::curve::least_score;
 use crate::invalid::Invalid;
-use crate::{Confidence, Curve, Kind, NoFit, Observed, Outcome, Place, Platt};
+use crate::{CalibratorKind, Confidence, Curve, NoFit, Outcome, Platt, Proximity, Sample};
 
 /// So many judged detections of a class weigh as much as those of all classes together: with fewer, a fit of
 /// two parameters says more about the few than about the class.
@@ -70,16 +70,16 @@ impl Calibrator {
     ///
     /// # Errors
     /// When the detections of all classes together determine none: see [`NoFit`].
-    pub fn fit(kind: Kind, per_class: bool, observed: &[Observed]) -> Result<Self, NoFit> {
+    pub fn fit(kind: CalibratorKind, per_class: bool, observed: &[Sample]) -> Result<Self, NoFit> {
         let pooled = Curve::fit(kind, observed)?;
         if !per_class {
             return Ok(pooled.into());
         }
-        let mut by_class: BTreeMap<usize, Vec<Observed>> = BTreeMap::new();
+        let mut by_class: BTreeMap<usize, Vec<Sample>> = BTreeMap::new();
         for observed in observed {
             by_class.entry(observed.class).or_default().push(*observed);
         }
-        let own = |(class, observed): (usize, Vec<Observed>)| {
+        let own = |(class, observed): (usize, Vec<Sample>)| {
             let calibrator = match &pooled {
                 Curve::Completeness(all) => Curve::Completeness(all.of_class(&observed).ok()?),
                 _ => Curve::fit(kind, &observed).ok()?,
@@ -111,20 +111,20 @@ impl Calibrator {
         &self.pooled
     }
 
-    pub fn confidence(&self, class: usize, score: Score, place: Place) -> Confidence {
-        let pooled = self.pooled.confidence(score, place);
+    pub fn confidence(&self, class: usize, score: Score, proximity: Proximity) -> Confidence {
+        let pooled = self.pooled.confidence(score, proximity);
         let Some(own) = self.own(class) else { return pooled };
         let share = own.judged as f64 / (own.judged as f64 + SHRINK);
         let [own, pooled] =
-            [own.calibrator.confidence(score, place), pooled].map(|confidence| f64::from(confidence.0));
+            [own.calibrator.confidence(score, proximity), pooled].map(|confidence| f64::from(confidence.0));
         Confidence((share * own + (1.0 - share) * pooled) as f32)
     }
 
     /// The least score of this class whose confidence is at least this; `None` when no score reaches it.
-    pub fn score_of(&self, class: usize, confidence: Confidence, place: Place) -> Option<Score> {
+    pub fn score_of(&self, class: usize, confidence: Confidence, proximity: Proximity) -> Option<Score> {
         let own = self.own(class).map(|own| own.calibrator.breaks()).unwrap_or_default();
         let breaks = self.pooled.breaks().into_iter().chain(own);
-        least_score(breaks, |score| self.confidence(class, score, place), confidence)
+        least_score(breaks, |score| self.confidence(class, score, proximity), confidence)
     }
 
     fn own(&self, class: usize) -> Option<&Own> {
@@ -139,8 +139,8 @@ mod tests {
 
     use super::*;
 
-    fn several(class: usize, score: f32, right: usize, wrong: usize) -> Vec<Observed> {
-        let observed = |outcome| Observed { class, score: Score(score), outcome };
+    fn several(class: usize, score: f32, right: usize, wrong: usize) -> Vec<Sample> {
+        let observed = |outcome| Sample { class, score: Score(score), outcome };
         [vec![observed(Outcome::Right); right], vec![observed(Outcome::Wrong); wrong]].concat()
     }
 
@@ -148,15 +148,15 @@ mod tests {
     #[test]
     fn a_class_of_50_is_half_its_own() {
         let observed = [several(0, 0.75, 0, 50), several(2, 0.75, 25, 25)].concat();
-        let fit = Calibrator::fit(Kind::Histogram, true, &observed).expect("both outcomes");
-        assert_eq!(fit.confidence(2, Score(0.75), Place::Near), Confidence(0.375));
+        let fit = Calibrator::fit(CalibratorKind::Histogram, true, &observed).expect("both outcomes");
+        assert_eq!(fit.confidence(2, Score(0.75), Proximity::Near), Confidence(0.375));
         // All of class 0 are wrong, and of class 7 nothing is known.
-        assert_eq!(fit.confidence(0, Score(0.75), Place::Near), Confidence(0.25));
-        assert_eq!(fit.confidence(7, Score(0.75), Place::Near), Confidence(0.25));
-        assert_eq!(fit.pooled().confidence(Score(0.75), Place::Near), Confidence(0.25));
-        // Empty bins have their centres, and 0.45 is the first that is high enough.
-        assert_eq!(fit.score_of(2, Confidence(0.37), Place::Near), Some(Score(0.4)));
-        assert_eq!(Calibrator::fit(Kind::Histogram, true, &[]), Err(NoFit::OneOutcome));
+        assert_eq!(fit.confidence(0, Score(0.75), Proximity::Near), Confidence(0.25));
+        assert_eq!(fit.confidence(7, Score(0.75), Proximity::Near), Confidence(0.25));
+        assert_eq!(fit.pooled().confidence(Score(0.75), Proximity::Near), Confidence(0.25));
+        // Empty bins have their centers, and 0.45 is the first that is high enough.
+        assert_eq!(fit.score_of(2, Confidence(0.37), Proximity::Near), Some(Score(0.4)));
+        assert_eq!(Calibrator::fit(CalibratorKind::Histogram, true, &[]), Err(NoFit::OneOutcome));
     }
 
     #[test]
@@ -165,12 +165,12 @@ mod tests {
         let all = Calibrator::from(calibrator.clone());
         for class in [0, 80] {
             assert_eq!(
-                all.confidence(class, Score(0.8), Place::Near),
-                calibrator.confidence(Score(0.8), Place::Near)
+                all.confidence(class, Score(0.8), Proximity::Near),
+                calibrator.confidence(Score(0.8), Proximity::Near)
             );
             assert_eq!(
-                all.score_of(class, Confidence(0.8), Place::Near),
-                calibrator.score_of(Confidence(0.8), Place::Near)
+                all.score_of(class, Confidence(0.8), Proximity::Near),
+                calibrator.score_of(Confidence(0.8), Proximity::Near)
             );
         }
         let json = serde_json::to_string(&all).unwrap();
@@ -193,27 +193,27 @@ mod tests {
             mut scores in prop::collection::vec(0.0f32..=1.0, 20)
         ) {
             scores.sort_by(f32::total_cmp);
-            for kind in Kind::JUDGED {
-                let observed: Vec<Observed> = samples
+            for kind in CalibratorKind::JUDGED {
+                let observed: Vec<Sample> = samples
                     .iter()
                     .flat_map(|&(class, score, right)| several(class, score, right.into(), (!right).into()))
                     .collect();
                 let Ok(fit) = Calibrator::fit(kind, true, &observed) else { continue };
                 for class in 0..3 {
-                    let own: Vec<Observed> = observed.iter().filter(|o| o.class == class).copied().collect();
+                    let own: Vec<Sample> = observed.iter().filter(|o| o.class == class).copied().collect();
                     let own = Curve::fit(kind, &own).unwrap_or(fit.pooled().clone());
                     for &score in &scores {
-                        let confidence = fit.confidence(class, Score(score), Place::Near).0;
-                        let [a, b] = [&own, fit.pooled()].map(|of| of.confidence(Score(score), Place::Near).0);
+                        let confidence = fit.confidence(class, Score(score), Proximity::Near).0;
+                        let [a, b] = [&own, fit.pooled()].map(|of| of.confidence(Score(score), Proximity::Near).0);
                         // Up to the rounding of the mean.
                         prop_assert!((a.min(b) - 1e-7..=a.max(b) + 1e-7).contains(&confidence));
                     }
-                    if !matches!(kind, Kind::Histogram | Kind::Bayesian) {
-                        prop_assert!(scores.is_sorted_by_key(|&score| fit.confidence(class, Score(score), Place::Near).0));
+                    if !matches!(kind, CalibratorKind::Histogram | CalibratorKind::Bayesian) {
+                        prop_assert!(scores.is_sorted_by_key(|&score| fit.confidence(class, Score(score), Proximity::Near).0));
                     }
-                    let wanted = fit.confidence(class, Score(scores[10]), Place::Near);
-                    let least = fit.score_of(class, wanted, Place::Near).expect("a score has it");
-                    prop_assert!(least.0 <= scores[10] && fit.confidence(class, least, Place::Near) >= wanted);
+                    let wanted = fit.confidence(class, Score(scores[10]), Proximity::Near);
+                    let least = fit.score_of(class, wanted, Proximity::Near).expect("a score has it");
+                    prop_assert!(least.0 <= scores[10] && fit.confidence(class, least, Proximity::Near) >= wanted);
                 }
                 let json = serde_json::to_string(&fit).unwrap();
                 prop_assert_eq!(&serde_json::from_str::<Calibrator>(&json).unwrap(), &fit);

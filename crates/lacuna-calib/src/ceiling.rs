@@ -26,9 +26,9 @@ pub(crate) struct Bin {
 const TOP: f64 = 0.02;
 const TOP_LEAST: f64 = 10.0;
 
-/// That the surest detections are objects is what all estimates from positive and unlabelled samples assume.
+/// That the surest detections are objects is what all estimates from positive and unlabeled samples assume.
 /// Here it has the weight of so many detections, enough to keep a few hundred from explaining a curve that has
-/// not levelled off yet by a ceiling of 1, and nothing against thousands.
+/// not leveled off yet by a ceiling of 1, and nothing against thousands.
 const SURE_WEIGHT: f64 = 20.0;
 
 /// The standard deviations of `ln w`, `b` and `logit c` of a class around those of all classes together.

@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 use crate::annotated::{ceiling, enough};
 use crate::ceiling::Ceiling;
 use crate::invalid::{Invalid, finite, positive, shares};
-use crate::{Confidence, Isotonic, Judged, NoFit, Observed, Outcome, Place};
+use crate::{Confidence, Isotonic, JudgedScore, NoFit, Outcome, Proximity, Sample};
 
 /// A calibrator that knows about the gaps: confidences of detections away from all annotations, from what is
-/// annotated near others (learning from positive and unlabelled samples; Elkan and Noto, 2008).
+/// annotated near others (learning from positive and unlabeled samples; Elkan and Noto, 2008).
 ///
 /// Of the detections of score s, let R match an annotation, W be near one and badly placed, and C be away from
 /// all. If annotations are missing at random and a share c of the objects is annotated, R/c objects are found,
@@ -57,25 +57,25 @@ impl TryFrom<Fields> for Completeness {
 impl Completeness {
     /// # Errors
     /// [`NoFit::TooFew`], or that of [`Isotonic::fit`].
-    pub fn fit(observed: &[Observed]) -> Result<Self, NoFit> {
+    pub fn fit(observed: &[Sample]) -> Result<Self, NoFit> {
         Self::around(observed, None)
     }
 
     /// That of a class. Its share of annotated objects is drawn towards that of all by as much as it has few
     /// detections.
-    pub(crate) fn of_class(&self, observed: &[Observed]) -> Result<Self, NoFit> {
+    pub(crate) fn of_class(&self, observed: &[Sample]) -> Result<Self, NoFit> {
         let Self { c, w, b, .. } = *self;
         Self::around(observed, Some(&Ceiling { w, b, c, sure: 1.0 }))
     }
 
-    fn around(observed: &[Observed], all: Option<&Ceiling>) -> Result<Self, NoFit> {
+    fn around(observed: &[Sample], all: Option<&Ceiling>) -> Result<Self, NoFit> {
         enough(observed.iter())?;
         let Ceiling { w, b, c, .. } = ceiling(observed, all).ok_or(NoFit::NotConverged)?;
         let least = COARSE.min(observed.len() as u64 / 20);
         let isotonic = |left_out: Option<Outcome>| {
             let among = observed.iter().filter(|observed| Some(observed.outcome) != left_out);
             Isotonic::fit_coarse(
-                among.map(|o| Judged { score: o.score, right: o.outcome == Outcome::Right }),
+                among.map(|o| JudgedScore { score: o.score, right: o.outcome == Outcome::Right }),
                 least,
             )
         };
@@ -94,17 +94,17 @@ impl Completeness {
         self.c
     }
 
-    pub fn confidence(&self, score: Score, place: Place) -> Confidence {
+    pub fn confidence(&self, score: Score, proximity: Proximity) -> Confidence {
         let curve = |isotonic: &Isotonic| f64::from(isotonic.confidence(score).0);
-        let right = match place {
-            Place::Away => {
+        let right = match proximity {
+            Proximity::Away => {
                 let matched = curve(&self.away);
                 // Where everything is annotated, or nothing is away, nothing is missing.
                 let missing = (1.0 - self.c) / self.c * matched;
                 if missing > 0.0 { missing / (1.0 - matched) } else { 0.0 }
             }
-            Place::Near => curve(&self.near),
-            Place::Unknown => curve(&self.unknown) / self.c,
+            Proximity::Near => curve(&self.near),
+            Proximity::Unknown => curve(&self.unknown) / self.c,
         };
         Confidence(right.clamp(0.0, 1.0) as f32)
     }
@@ -123,15 +123,15 @@ mod tests {
             detections in prop::collection::vec((0.0f32..=1.0, 0..3), 40..400)
         ) {
             let outcomes = [Outcome::Right, Outcome::Wrong, Outcome::Candidate];
-            let observed: Vec<Observed> = detections
+            let observed: Vec<Sample> = detections
                 .iter()
-                .map(|&(score, outcome)| Observed { class: 0, score: Score(score), outcome: outcomes[outcome as usize] })
+                .map(|&(score, outcome)| Sample { class: 0, score: Score(score), outcome: outcomes[outcome as usize] })
                 .collect();
             if let Ok(fit) = Completeness::fit(&observed) {
-                for place in [Place::Near, Place::Away, Place::Unknown] {
-                    let confidences = (0..=100).map(|n| fit.confidence(Score(n as f32 / 100.0), place).0);
+                for proximity in [Proximity::Near, Proximity::Away, Proximity::Unknown] {
+                    let confidences = (0..=100).map(|n| fit.confidence(Score(n as f32 / 100.0), proximity).0);
                     let confidences: Vec<f32> = confidences.collect();
-                    prop_assert!(confidences.is_sorted(), "{:?}: {:?}", place, confidences);
+                    prop_assert!(confidences.is_sorted(), "{:?}: {:?}", proximity, confidences);
                     prop_assert!(confidences.iter().all(|c| (0.0..=1.0).contains(c)));
                 }
                 let json = serde_json::to_string(&fit).expect("it can be written");

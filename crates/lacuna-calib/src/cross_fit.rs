@@ -1,6 +1,6 @@
 use lacuna_random::{Purpose, Rng};
 
-use crate::{Calibrator, Kind, NoFit, Observed};
+use crate::{Calibrator, CalibratorKind, NoFit, Sample};
 
 /// Calibrators that have not seen the images that they are tested on.
 pub struct CrossFit {
@@ -14,9 +14,9 @@ impl CrossFit {
     /// # Errors
     /// When the detections of the other folds determine no calibrator: see [`NoFit`].
     pub fn new(
-        kind: Kind,
+        kind: CalibratorKind,
         per_class: bool,
-        images: &[Vec<Observed>],
+        images: &[Vec<Sample>],
         folds: usize,
         seed: u64,
     ) -> Result<Self, NoFit> {
@@ -24,7 +24,7 @@ impl CrossFit {
         Rng::new(Purpose::Resample, seed, u64::MAX, 0).shuffle(&mut fold_of);
         let fit = |fold: usize| {
             let others = images.iter().zip(&fold_of).filter(|(_, of)| **of != fold);
-            let others: Vec<Observed> = others.flat_map(|(image, _)| image).copied().collect();
+            let others: Vec<Sample> = others.flat_map(|(image, _)| image).copied().collect();
             Calibrator::fit(kind, per_class, &others)
         };
         let calibrators = (0..folds).map(fit).collect::<Result<_, _>>()?;

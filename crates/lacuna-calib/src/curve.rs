@@ -2,14 +2,14 @@ use lacuna_boxes::Score;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BayesianBinning, Beta, Completeness, Confidence, HistogramBinning, Isotonic, NoFit, Observed, Place,
-    Platt, Temperature,
+    BayesianBinning, Beta, Completeness, Confidence, HistogramBinning, Isotonic, NoFit, Platt, Proximity,
+    Sample, Temperature,
 };
 
 /// The calibrators. All but the last are fitted to judged detections, those near an annotation; the last to all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum CalibratorKind {
     /// The paper's.
     #[default]
     Platt,
@@ -22,7 +22,7 @@ pub enum Kind {
     Completeness,
 }
 
-impl Kind {
+impl CalibratorKind {
     /// Those that are fitted to judged detections.
     pub const JUDGED: [Self; 6] =
         [Self::Platt, Self::Temperature, Self::Isotonic, Self::Beta, Self::Histogram, Self::Bayesian];
@@ -67,21 +67,23 @@ pub enum Curve {
 impl Curve {
     /// # Errors
     /// When the detections determine none: see [`NoFit`].
-    pub fn fit(kind: Kind, observed: &[Observed]) -> Result<Self, NoFit> {
-        let judged = observed.iter().filter_map(Observed::judged);
+    pub fn fit(kind: CalibratorKind, observed: &[Sample]) -> Result<Self, NoFit> {
+        let judged = observed.iter().filter_map(Sample::judged);
         Ok(match kind {
-            Kind::Platt => Self::Platt(Platt::fit(judged)?),
-            Kind::Temperature => Self::Temperature(Temperature::fit(judged)?),
-            Kind::Isotonic => Self::Isotonic(Isotonic::fit(judged)?),
-            Kind::Beta => Self::Beta(Beta::fit(judged)?),
-            Kind::Histogram => Self::Histogram(HistogramBinning::fit(judged, HistogramBinning::N_BINS)?),
-            Kind::Bayesian => Self::Bayesian(BayesianBinning::fit(judged)?),
-            Kind::Completeness => Self::Completeness(Completeness::fit(observed)?),
+            CalibratorKind::Platt => Self::Platt(Platt::fit(judged)?),
+            CalibratorKind::Temperature => Self::Temperature(Temperature::fit(judged)?),
+            CalibratorKind::Isotonic => Self::Isotonic(Isotonic::fit(judged)?),
+            CalibratorKind::Beta => Self::Beta(Beta::fit(judged)?),
+            CalibratorKind::Histogram => {
+                Self::Histogram(HistogramBinning::fit(judged, HistogramBinning::N_BINS)?)
+            }
+            CalibratorKind::Bayesian => Self::Bayesian(BayesianBinning::fit(judged)?),
+            CalibratorKind::Completeness => Self::Completeness(Completeness::fit(observed)?),
         })
     }
 
     /// Of a detection at this place; only the calibrator that knows about the gaps makes a difference.
-    pub fn confidence(&self, score: Score, place: Place) -> Confidence {
+    pub fn confidence(&self, score: Score, proximity: Proximity) -> Confidence {
         match self {
             Self::Platt(platt) => platt.confidence(score),
             Self::Temperature(temperature) => temperature.confidence(score),
@@ -89,14 +91,14 @@ impl Curve {
             Self::Beta(beta) => beta.confidence(score),
             Self::Histogram(histogram) => histogram.confidence(score),
             Self::Bayesian(bayesian) => bayesian.confidence(score),
-            Self::Completeness(completeness) => completeness.confidence(score, place),
+            Self::Completeness(completeness) => completeness.confidence(score, proximity),
         }
     }
 
     /// The least score whose confidence is at least this; `None` when no score reaches it. Where confidence may
     /// fall, a higher score may have less.
-    pub fn score_of(&self, confidence: Confidence, place: Place) -> Option<Score> {
-        least_score(self.breaks(), |score| self.confidence(score, place), confidence)
+    pub fn score_of(&self, confidence: Confidence, proximity: Proximity) -> Option<Score> {
+        least_score(self.breaks(), |score| self.confidence(score, proximity), confidence)
     }
 
     /// What can be told in a few numbers, by name.
@@ -158,41 +160,42 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Judged;
+    use crate::JudgedScore;
 
-    fn observed(judged: &[Judged]) -> Vec<Observed> {
-        judged.iter().map(|judged| Observed::from((0, *judged))).collect()
+    fn observed(judged: &[JudgedScore]) -> Vec<Sample> {
+        judged.iter().map(|judged| Sample::from((0, *judged))).collect()
     }
 
-    const NEVER_FALL: [Kind; 4] = [Kind::Platt, Kind::Temperature, Kind::Isotonic, Kind::Beta];
+    const NEVER_FALL: [CalibratorKind; 4] =
+        [CalibratorKind::Platt, CalibratorKind::Temperature, CalibratorKind::Isotonic, CalibratorKind::Beta];
 
-    fn judged(samples: &[(f32, bool)]) -> Vec<Judged> {
-        samples.iter().map(|&(score, right)| Judged { score: Score(score), right }).collect()
+    fn judged(samples: &[(f32, bool)]) -> Vec<JudgedScore> {
+        samples.iter().map(|&(score, right)| JudgedScore { score: Score(score), right }).collect()
     }
 
     /// Scores that are often equal, with either outcome.
-    fn samples() -> impl Strategy<Value = Vec<Judged>> {
+    fn samples() -> impl Strategy<Value = Vec<JudgedScore>> {
         let score = prop_oneof![0.0f32..=1.0, (0u8..=20).prop_map(|s| f32::from(s) / 20.0)];
         prop::collection::vec((score, any::<bool>()), 2..120).prop_map(|samples| judged(&samples))
     }
 
-    fn fits(judged: &[Judged]) -> impl Iterator<Item = Curve> {
-        Kind::JUDGED.into_iter().filter_map(|kind| Curve::fit(kind, &observed(judged)).ok())
+    fn fits(judged: &[JudgedScore]) -> impl Iterator<Item = Curve> {
+        CalibratorKind::JUDGED.into_iter().filter_map(|kind| Curve::fit(kind, &observed(judged)).ok())
     }
 
-    fn some() -> Vec<Judged> {
+    fn some() -> Vec<JudgedScore> {
         let samples = (0..200u16).map(|i| (f32::from(i * 37 % 200) / 200.0, i * 91 % 200 < i * 37 % 200));
         judged(&samples.collect::<Vec<_>>())
     }
 
     #[test]
     fn every_kind_is_written_and_read_by_its_name() {
-        for kind in Kind::JUDGED {
+        for kind in CalibratorKind::JUDGED {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
             let fit = Curve::fit(kind, &observed(&some())).unwrap();
             assert_eq!(serde_json::to_value(fit).unwrap()["kind"], kind.name());
         }
-        assert_eq!(Kind::default(), Kind::Platt);
+        assert_eq!(CalibratorKind::default(), CalibratorKind::Platt);
     }
 
     #[test]
@@ -234,11 +237,11 @@ mod tests {
     #[test]
     fn the_least_score_counts_where_confidence_falls() {
         let fit: Curve = serde_json::from_str(r#"{"kind": "histogram", "bins": [0.5, 0.2, 0.8]}"#).unwrap();
-        assert_eq!(fit.score_of(Confidence(0.4), Place::Near), Some(Score(0.0)));
-        let third = fit.score_of(Confidence(0.6), Place::Near).unwrap();
+        assert_eq!(fit.score_of(Confidence(0.4), Proximity::Near), Some(Score(0.0)));
+        let third = fit.score_of(Confidence(0.6), Proximity::Near).unwrap();
         assert!((third.0 - 2.0 / 3.0).abs() < 1e-7);
-        assert_eq!(fit.score_of(Confidence(0.9), Place::Near), None);
-        assert_eq!(fit.score_of(Confidence(f32::NAN), Place::Near), None);
+        assert_eq!(fit.score_of(Confidence(0.9), Proximity::Near), None);
+        assert_eq!(fit.score_of(Confidence(f32::NAN), Proximity::Near), None);
     }
 
     proptest! {
@@ -249,9 +252,9 @@ mod tests {
             scores.extend([0.0, 0.5, 1.0]);
             scores.extend(judged.iter().map(|judged| judged.score.0));
             scores.sort_by(f32::total_cmp);
-            for kind in Kind::JUDGED {
+            for kind in CalibratorKind::JUDGED {
                 let Ok(fit) = Curve::fit(kind, &observed(&judged)) else { continue };
-                let confidences: Vec<f32> = scores.iter().map(|&s| fit.confidence(Score(s), Place::Near).0).collect();
+                let confidences: Vec<f32> = scores.iter().map(|&s| fit.confidence(Score(s), Proximity::Near).0).collect();
                 prop_assert!(confidences.iter().all(|c| (0.0..=1.0).contains(c)), "{fit:?}");
                 prop_assert!(!NEVER_FALL.contains(&kind) || confidences.is_sorted(), "{fit:?}");
             }
@@ -261,7 +264,7 @@ mod tests {
         fn the_order_of_detections_changes_nothing(
             (judged, shuffled) in samples().prop_flat_map(|s| (Just(s.clone()), Just(s).prop_shuffle()))
         ) {
-            for kind in Kind::JUDGED {
+            for kind in CalibratorKind::JUDGED {
                 prop_assert_eq!(Curve::fit(kind, &observed(&judged)), Curve::fit(kind, &observed(&shuffled)));
             }
         }
@@ -269,12 +272,12 @@ mod tests {
         /// All but Bayesian binning, which grows finer as detections become more.
         #[test]
         fn the_same_detections_twice_say_the_same(judged in samples(), score in 0.0f32..=1.0) {
-            for kind in Kind::JUDGED.into_iter().filter(|kind| *kind != Kind::Bayesian) {
+            for kind in CalibratorKind::JUDGED.into_iter().filter(|kind| *kind != CalibratorKind::Bayesian) {
                 let (once, twice) =
                     (Curve::fit(kind, &observed(&judged)), Curve::fit(kind, &observed(&[&judged[..], &judged].concat())));
                 prop_assert_eq!(once.is_ok(), twice.is_ok(), "{:?}", (&once, &twice));
                 if let (Ok(once), Ok(twice)) = (once, twice) {
-                    let [once, twice] = [once, twice].map(|fit| fit.confidence(Score(score), Place::Near).0);
+                    let [once, twice] = [once, twice].map(|fit| fit.confidence(Score(score), Proximity::Near).0);
                     prop_assert!((once - twice).abs() < 1e-6, "{kind:?}: {once} and {twice}");
                 }
             }
@@ -285,8 +288,8 @@ mod tests {
             judged in samples(), confidence in 0.0f32..=1.0, scores in prop::collection::vec(0.0f32..=1.0, 50)
         ) {
             for fit in fits(&judged) {
-                let reaches = |score: f32| fit.confidence(Score(score), Place::Near).0 >= confidence;
-                let found = fit.score_of(Confidence(confidence), Place::Near);
+                let reaches = |score: f32| fit.confidence(Score(score), Proximity::Near).0 >= confidence;
+                let found = fit.score_of(Confidence(confidence), Proximity::Near);
                 if let Some(Score(least)) = found {
                     prop_assert!((0.0..=1.0).contains(&least) && reaches(least), "{fit:?}");
                     prop_assert!(least == 0.0 || !reaches(least.next_down()), "{fit:?}");

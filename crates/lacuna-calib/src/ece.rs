@@ -5,11 +5,11 @@ const BINS: usize = 10;
 /// How confidences compare with what came true, in ten bins of equal width.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reliability {
-    bins: [Bin; BINS],
+    bins: [ReliabilityBin; BINS],
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Bin {
+pub struct ReliabilityBin {
     pub count: u64,
     pub right: u64,
     /// The sum of the confidences.
@@ -26,7 +26,7 @@ impl Reliability {
     }
 
     /// Of confidences below 0.1, below 0.2, and so on.
-    pub fn bins(&self) -> &[Bin] {
+    pub fn bins(&self) -> &[ReliabilityBin] {
         &self.bins
     }
 
@@ -37,7 +37,7 @@ impl Reliability {
     /// The expected calibration error (Naeini et al., 2015): `Σ n_bin/n · |precision − mean confidence|`.
     /// `None` when there is no detection.
     pub fn ece(&self) -> Option<f64> {
-        let gap = |bin: &Bin| (bin.right as f64 - bin.confidence).abs();
+        let gap = |bin: &ReliabilityBin| (bin.right as f64 - bin.confidence).abs();
         (self.count() > 0).then(|| self.bins.iter().map(gap).sum::<f64>() / self.count() as f64)
     }
 }

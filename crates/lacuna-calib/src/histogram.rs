@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::invalid::{Invalid, shares};
 use crate::tally::tally;
-use crate::{Confidence, Judged, NoFit};
+use crate::{Confidence, JudgedScore, NoFit};
 
 /// Histogram binning (Zadrozny & Elkan, 2001): the confidence of a score is the precision of its bin, of n bins
 /// of equal width. Bin k holds the scores in `[k/n, (k+1)/n)`, the last one 1 as well. It may fall from one bin
@@ -57,7 +57,7 @@ impl HistogramBinning {
         })
     }
 
-    /// A bin without a judged detection has its centre as confidence.
+    /// A bin without a judged detection has its center as confidence.
     ///
     /// Differs from the paper, as netcal does: bins are of equal width, not of equal frequency.
     /// Differs from netcal: there a score on the edge of two bins is counted in the upper one and then looked up
@@ -65,7 +65,7 @@ impl HistogramBinning {
     ///
     /// # Errors
     /// When there are not both outcomes.
-    pub fn fit(judged: impl IntoIterator<Item = Judged>, n_bins: NonZero<usize>) -> Result<Self, NoFit> {
+    pub fn fit(judged: impl IntoIterator<Item = JudgedScore>, n_bins: NonZero<usize>) -> Result<Self, NoFit> {
         let n_bins = n_bins.get();
         let mut counts = vec![(0, 0); n_bins];
         for tally in tally(judged)? {
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn an_edge_belongs_to_the_bin_above_it() {
         let judged = [(0.25, false), (0.5, true), (0.75, true), (1.0, true)]
-            .map(|(score, right)| Judged { score: Score(score), right });
+            .map(|(score, right)| JudgedScore { score: Score(score), right });
         let fit = HistogramBinning::fit(judged, NonZero::new(4).expect("not zero")).expect("both outcomes");
         // The first bin is empty.
         assert_eq!(fit.bins(), [0.125, 0.0, 1.0, 1.0]);

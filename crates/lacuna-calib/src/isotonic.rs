@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::invalid::{Invalid, shares};
 use crate::tally::{Tally, tally};
-use crate::{Confidence, Judged, NoFit};
+use crate::{Confidence, JudgedScore, NoFit};
 
 /// Isotonic regression (Zadrozny & Elkan, 2002): of all functions that never fall, the one with the least
 /// squared error. Given by knots (score, confidence), the lowest score first; straight lines between them,
@@ -38,7 +38,7 @@ impl TryFrom<Fields> for Isotonic {
     }
 }
 
-/// Neighbouring scores that share one confidence, `right/count`.
+/// Neighboring scores that share one confidence, `right/count`.
 struct Block {
     first: f64,
     last: f64,
@@ -73,16 +73,19 @@ impl Isotonic {
     ///
     /// # Errors
     /// When there are not both outcomes.
-    pub fn fit(judged: impl IntoIterator<Item = Judged>) -> Result<Self, NoFit> {
+    pub fn fit(judged: impl IntoIterator<Item = JudgedScore>) -> Result<Self, NoFit> {
         Self::fit_coarse(judged, 1)
     }
 
-    /// The same with `least` neighbouring scores at least in each pool: the few highest scores are else as right as
+    /// The same with `least` neighboring scores at least in each pool: the few highest scores are else as right as
     /// chance made them, and a confidence that is read at the top of the curve is too high.
     ///
     /// # Errors
     /// When there are not both outcomes.
-    pub(crate) fn fit_coarse(judged: impl IntoIterator<Item = Judged>, least: u64) -> Result<Self, NoFit> {
+    pub(crate) fn fit_coarse(
+        judged: impl IntoIterator<Item = JudgedScore>,
+        least: u64,
+    ) -> Result<Self, NoFit> {
         let mut blocks: Vec<Block> = Vec::new();
         // The highest scores first, so that what is left over is among the lowest.
         for Tally { score, count, right } in tally(judged)?.into_iter().rev() {
@@ -123,8 +126,8 @@ mod tests {
 
     use super::*;
 
-    fn judged(samples: &[(f32, bool)]) -> Vec<Judged> {
-        samples.iter().map(|&(score, right)| Judged { score: Score(score), right }).collect()
+    fn judged(samples: &[(f32, bool)]) -> Vec<JudgedScore> {
+        samples.iter().map(|&(score, right)| JudgedScore { score: Score(score), right }).collect()
     }
 
     #[test]

@@ -24,8 +24,8 @@ pub use beta::Beta;
 pub use calibrator::Calibrator;
 pub use completeness::Completeness;
 pub use cross_fit::CrossFit;
-pub use curve::{Curve, Kind};
-pub use ece::{Bin, Reliability};
+pub use curve::{CalibratorKind, Curve};
+pub use ece::{Reliability, ReliabilityBin};
 pub use histogram::HistogramBinning;
 pub use isotonic::Isotonic;
 pub use platt::Platt;
@@ -41,7 +41,7 @@ pub struct Confidence(pub f32);
 
 /// A detection of which it is known whether it is right (the paper's `m`).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Judged {
+pub struct JudgedScore {
     pub score: Score,
     pub right: bool,
 }
@@ -60,33 +60,33 @@ pub enum Outcome {
 
 /// A detection in an image with annotations.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Observed {
+pub struct Sample {
     pub class: usize,
     pub score: Score,
     pub outcome: Outcome,
 }
 
-impl Observed {
+impl Sample {
     /// Whether it is right, if that is known.
-    pub fn judged(&self) -> Option<Judged> {
+    pub fn judged(&self) -> Option<JudgedScore> {
         let right = match self.outcome {
             Outcome::Right => true,
             Outcome::Wrong => false,
             Outcome::Candidate => return None,
         };
-        Some(Judged { score: self.score, right })
+        Some(JudgedScore { score: self.score, right })
     }
 }
 
-impl From<(usize, Judged)> for Observed {
-    fn from((class, Judged { score, right }): (usize, Judged)) -> Self {
+impl From<(usize, JudgedScore)> for Sample {
+    fn from((class, JudgedScore { score, right }): (usize, JudgedScore)) -> Self {
         Self { class, score, outcome: if right { Outcome::Right } else { Outcome::Wrong } }
     }
 }
 
 /// Where a detection is, as far as annotations tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Proximity {
     /// Near an annotation of its class.
     Near,
     /// Away from all annotations.

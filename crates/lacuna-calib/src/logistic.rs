@@ -101,7 +101,7 @@ fn dot<const K: usize>(a: &[f64; K], b: &[f64; K]) -> f64 {
 }
 
 /// The parameters of the greatest likelihood: Newton's method on the negative log-likelihood, each step
-/// halved until it leads down. Nothing regularises it.
+/// halved until it leads down. Nothing regularizes it.
 pub(crate) fn likeliest<const K: usize>(samples: &[Sample<K>], start: [f64; K]) -> Result<Point<K>, NoFit> {
     let mut point = Point::at(start, samples);
     for _ in 0..100 {

@@ -5,7 +5,7 @@ use crate::curve::least_score;
 use crate::invalid::{Invalid, finite, positive};
 use crate::logistic::{Sample, check_overlap, likeliest, logit, logit_of, sigmoid};
 use crate::tally::tally;
-use crate::{Confidence, Judged, NoFit};
+use crate::{Confidence, JudgedScore, NoFit};
 
 /// Platt scaling of a score p: `σ(w·logit(p) + b)` (Platt, 1999). A fit has `w > 0`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,12 +44,12 @@ impl Platt {
         if self.w > 0.0 { least_score([], |score| self.confidence(score), confidence) } else { None }
     }
 
-    /// The `w` and `b` of the greatest likelihood, by Newton's method from the identity. Nothing regularises
+    /// The `w` and `b` of the greatest likelihood, by Newton's method from the identity. Nothing regularizes
     /// it.
     ///
     /// # Errors
     /// When there is no such pair, or `w` is not positive: see [`NoFit`].
-    pub fn fit(judged: impl IntoIterator<Item = Judged>) -> Result<Self, NoFit> {
+    pub fn fit(judged: impl IntoIterator<Item = JudgedScore>) -> Result<Self, NoFit> {
         let tallies = tally(judged)?;
         check_overlap(&tallies)?;
         let samples: Vec<_> =
@@ -65,8 +65,8 @@ mod tests {
 
     use super::*;
 
-    fn judged(samples: &[(f32, bool)]) -> Vec<Judged> {
-        samples.iter().map(|&(score, right)| Judged { score: Score(score), right }).collect()
+    fn judged(samples: &[(f32, bool)]) -> Vec<JudgedScore> {
+        samples.iter().map(|&(score, right)| JudgedScore { score: Score(score), right }).collect()
     }
 
     #[test]

@@ -1,6 +1,6 @@
 use lacuna_boxes::Score;
 
-use crate::{Judged, NoFit};
+use crate::{JudgedScore, NoFit};
 
 /// The judged detections of one score.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,9 +15,9 @@ pub(crate) struct Tally {
 ///
 /// # Errors
 /// When a score is none, or when there are not both outcomes.
-pub(crate) fn tally(judged: impl IntoIterator<Item = Judged>) -> Result<Vec<Tally>, NoFit> {
+pub(crate) fn tally(judged: impl IntoIterator<Item = JudgedScore>) -> Result<Vec<Tally>, NoFit> {
     let mut keys = Vec::new();
-    for Judged { score: Score(score), right } in judged {
+    for JudgedScore { score: Score(score), right } in judged {
         if !(0.0..=1.0).contains(&score) {
             return Err(NoFit::NotAScore);
         }
@@ -43,7 +43,7 @@ mod tests {
     fn each_score_is_there_once_the_lowest_first() {
         let judged =
             [(0.5, true), (-0.0, false), (1.0, true), (0.5, false), (0.0, true), (0.5, true), (1e-30, false)];
-        let tallies = tally(judged.map(|(score, right)| Judged { score: Score(score), right }));
+        let tallies = tally(judged.map(|(score, right)| JudgedScore { score: Score(score), right }));
         let expected = [(0.0, 2, 1), (f64::from(1e-30f32), 1, 0), (0.5, 3, 2), (1.0, 1, 1)];
         assert_eq!(tallies, Ok(expected.map(|(score, count, right)| Tally { score, count, right }).to_vec()));
     }
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn what_is_no_score_is_refused() {
         for score in [-0.1, 1.1, f32::NAN, f32::INFINITY] {
-            let judged = [0.5, score].map(|score| Judged { score: Score(score), right: score < 1.0 });
+            let judged = [0.5, score].map(|score| JudgedScore { score: Score(score), right: score < 1.0 });
             assert_eq!(tally(judged), Err(NoFit::NotAScore), "{score}");
         }
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use crate::invalid::{Invalid, positive};
 use crate::logistic::{Sample, likeliest, logit, logit_of, sigmoid};
 use crate::tally::{Tally, tally};
-use crate::{Confidence, Judged, NoFit};
+use crate::{Confidence, JudgedScore, NoFit};
 
 /// Temperature scaling of a score p: `σ(logit(p)/T)` with `T > 0` (Guo et al., 2017). A score of 0.5 is its own
 /// confidence, whatever the temperature.
@@ -43,7 +43,7 @@ impl Temperature {
     ///
     /// # Errors
     /// When there is no such temperature, or it is not positive: see [`NoFit`].
-    pub fn fit(judged: impl IntoIterator<Item = Judged>) -> Result<Self, NoFit> {
+    pub fn fit(judged: impl IntoIterator<Item = JudgedScore>) -> Result<Self, NoFit> {
         let tallies = tally(judged)?;
         let samples: Vec<_> = tallies.iter().map(|tally| Sample::new([logit(tally.score)], tally)).collect();
         // The likelihood is concave in 1/T: the optimum is positive just if the likelihood grows at 0.
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     fn fit(samples: &[(f32, bool)]) -> Result<Temperature, NoFit> {
-        Temperature::fit(samples.iter().map(|&(score, right)| Judged { score: Score(score), right }))
+        Temperature::fit(samples.iter().map(|&(score, right)| JudgedScore { score: Score(score), right }))
     }
 
     /// Three of four at a score of 0.9 are right: `1/T = logit(0.75)/logit(0.9) = ln 3/ln 9 = 1/2`.

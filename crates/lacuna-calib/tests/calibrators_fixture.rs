@@ -3,7 +3,7 @@
 //! Curves against netcal and scikit-learn (`fixtures/calibrators/make.py`).
 
 use lacuna_boxes::Score;
-use lacuna_calib::{Curve, Judged, Kind, Observed, Place};
+use lacuna_calib::{CalibratorKind, Curve, JudgedScore, Proximity, Sample};
 use serde_json::Value;
 
 /// Confidences have 32 bits.
@@ -21,8 +21,8 @@ fn assert_near(ours: &[f64], peers: &[f64], tolerance: f64, what: &str) {
 }
 
 /// `Σ ln(1 + e^z) − m·z` with `z = a·ln p − b·ln(1 − p) + c`; with `a = b = 1/T` and `c = 0` that of a temperature.
-fn negative_log_likelihood(judged: &[Judged], [a, b, c]: [f64; 3]) -> f64 {
-    let of_sample = |judged: &Judged| {
+fn negative_log_likelihood(judged: &[JudgedScore], [a, b, c]: [f64; 3]) -> f64 {
+    let of_sample = |judged: &JudgedScore| {
         let p = f64::from(judged.score.0).clamp(1e-7, 1.0 - 1e-7);
         let z = a * p.ln() - b * (1.0 - p).ln() + c;
         z.exp().ln_1p() - if judged.right { z } else { 0.0 }
@@ -30,35 +30,39 @@ fn negative_log_likelihood(judged: &[Judged], [a, b, c]: [f64; 3]) -> f64 {
     judged.iter().map(of_sample).sum()
 }
 
-fn for_each_case(kind: Kind, grid_tolerance: f64, check: impl Fn(&[Judged], Curve, &Value, &str)) {
+fn for_each_case(
+    kind: CalibratorKind,
+    grid_tolerance: f64,
+    check: impl Fn(&[JudgedScore], Curve, &Value, &str),
+) {
     let fixture = include_str!("../../../fixtures/calibrators/calibrators.json");
     let fixture: Value = serde_json::from_str(fixture).unwrap();
     let grid = numbers(&fixture["grid"]);
     for case in fixture["cases"].as_array().unwrap() {
         let name = case["name"].as_str().unwrap();
-        let judged: Vec<Judged> = numbers(&case["scores"])
+        let judged: Vec<JudgedScore> = numbers(&case["scores"])
             .into_iter()
             .zip(numbers(&case["right"]))
-            .map(|(score, right)| Judged { score: Score(score as f32), right: right == 1.0 })
+            .map(|(score, right)| JudgedScore { score: Score(score as f32), right: right == 1.0 })
             .collect();
-        let observed: Vec<Observed> = judged.iter().map(|judged| Observed::from((0, *judged))).collect();
+        let observed: Vec<Sample> = judged.iter().map(|judged| Sample::from((0, *judged))).collect();
         let fit = Curve::fit(kind, &observed).unwrap();
         let expected = &case["expected"][kind.name()];
         let ours: Vec<f64> =
-            grid.iter().map(|&s| fit.confidence(Score(s as f32), Place::Near).0.into()).collect();
+            grid.iter().map(|&s| fit.confidence(Score(s as f32), Proximity::Near).0.into()).collect();
         assert_near(&ours, &numbers(&expected["grid"]), grid_tolerance, name);
         check(&judged, fit, expected, name);
     }
 }
 
-/// netcal's optimiser stops where its numerical gradient is about 1e-5, which shows in the fourth digit of a
+/// netcal's optimizer stops where its numerical gradient is about 1e-5, which shows in the fourth digit of a
 /// confidence, most where there are no judged scores near. So the parameters are compared with those of
 /// scikit-learn's Newton method, and netcal's are no likelier than ours.
-const OPTIMISER: f64 = 3e-4;
+const OPTIMIZER: f64 = 3e-4;
 
 #[test]
 fn the_temperature_is_that_of_netcal() {
-    for_each_case(Kind::Temperature, OPTIMISER, |judged, fit, expected, name| {
+    for_each_case(CalibratorKind::Temperature, OPTIMIZER, |judged, fit, expected, name| {
         let Curve::Temperature(fit) = fit else { unreachable!() };
         let (t, netcal) = (expected["t"].as_f64().unwrap(), expected["netcal"].as_f64().unwrap());
         assert_near(&[fit.t()], &[t], 1e-9, name);
@@ -69,7 +73,7 @@ fn the_temperature_is_that_of_netcal() {
 
 #[test]
 fn beta_calibration_is_that_of_netcal() {
-    for_each_case(Kind::Beta, OPTIMISER, |judged, fit, expected, name| {
+    for_each_case(CalibratorKind::Beta, OPTIMIZER, |judged, fit, expected, name| {
         let Curve::Beta(fit) = fit else { unreachable!() };
         assert_near(&fit.abc(), &numbers(&expected["abc"]), 1e-9, name);
         let netcal: [f64; 3] = numbers(&expected["netcal"]).try_into().unwrap();
@@ -80,7 +84,7 @@ fn beta_calibration_is_that_of_netcal() {
 
 #[test]
 fn isotonic_regression_is_that_of_scikit_learn() {
-    for_each_case(Kind::Isotonic, ROUNDED, |_, fit, expected, name| {
+    for_each_case(CalibratorKind::Isotonic, ROUNDED, |_, fit, expected, name| {
         let Curve::Isotonic(fit) = fit else { unreachable!() };
         let ours: Vec<f64> = fit.knots().iter().flat_map(|knot| [knot.0, knot.1]).collect();
         let peers: Vec<f64> = expected["knots"].as_array().unwrap().iter().flat_map(numbers).collect();
@@ -91,9 +95,9 @@ fn isotonic_regression_is_that_of_scikit_learn() {
 
 #[test]
 fn histogram_binning_is_that_of_netcal() {
-    for_each_case(Kind::Histogram, ROUNDED, |_, fit, expected, name| {
+    for_each_case(CalibratorKind::Histogram, ROUNDED, |_, fit, expected, name| {
         let Curve::Histogram(fit) = fit else { unreachable!() };
-        // The centres of empty bins are rounded differently.
+        // The centers of empty bins are rounded differently.
         assert_near(fit.bins(), &numbers(&expected["bins"]), 1e-15, name);
     });
 }
@@ -102,7 +106,7 @@ fn histogram_binning_is_that_of_netcal() {
 /// the weights.
 #[test]
 fn bayesian_binning_is_that_of_netcal() {
-    for_each_case(Kind::Bayesian, 1e-4, |_, fit, expected, name| {
+    for_each_case(CalibratorKind::Bayesian, 1e-4, |_, fit, expected, name| {
         let Curve::Bayesian(fit) = fit else { unreachable!() };
         let (weights, n_bins): (Vec<f64>, Vec<f64>) =
             fit.binnings().map(|(weight, bins)| (weight, bins.len() as f64)).unzip();

@@ -1,7 +1,7 @@
 //! Fits and calibration errors against scikit-learn and netcal (`fixtures/platt/make.py`).
 
 use lacuna_boxes::Score;
-use lacuna_calib::{Judged, Platt, Reliability};
+use lacuna_calib::{JudgedScore, Platt, Reliability};
 use serde_json::Value;
 
 #[test]
@@ -12,8 +12,8 @@ fn fits_and_errors_are_those_of_scikit_learn_and_netcal() {
         let number = |key: &str| case[key].as_f64().unwrap();
         let scores = case["scores"].as_array().unwrap().iter().map(|s| s.as_f64().unwrap() as f32);
         let outcomes = case["right"].as_array().unwrap().iter().map(|r| r.as_bool().unwrap());
-        let judged: Vec<Judged> =
-            scores.zip(outcomes).map(|(score, right)| Judged { score: Score(score), right }).collect();
+        let judged: Vec<JudgedScore> =
+            scores.zip(outcomes).map(|(score, right)| JudgedScore { score: Score(score), right }).collect();
 
         let fit = Platt::fit(judged.iter().copied()).unwrap();
         assert!((fit.w - number("w")).abs() < 1e-4, "{name}: w is {}, not {}", fit.w, number("w"));

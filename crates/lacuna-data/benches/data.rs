@@ -9,7 +9,7 @@ use lacuna_data::augment::{Photometric, ResizeRange, Resizer};
 use lacuna_data::batch::{Loader, LoaderConfig, Normalize, Order, Position, Recipe};
 use lacuna_data::decode::{self, OnBadImage, RgbImage};
 use lacuna_data::output::{IfExists, NewFolder};
-use lacuna_data::sparsify::{Kind, Percent, sparsify};
+use lacuna_data::sparsify::{Percent, SparsifyKind, sparsify};
 use lacuna_data::synth::{SynthConfig, fill_folder, scene};
 use lacuna_data::{Builder, Dataset, Xywh, coco};
 
@@ -116,10 +116,10 @@ fn sparsify_split1(bencher: Bencher) {
     let half = Percent::new(50.0).expect("a percentage");
     bencher
         .counter(ItemsCount::new(dataset.annotations().len()))
-        .bench_local(|| sparsify(&dataset, Kind::Split1(half), 0));
+        .bench_local(|| sparsify(&dataset, SparsifyKind::Split1(half), 0));
 }
 
-/// Decoding, both views, normalisation; the start of the one worker is included.
+/// Decoding, both views, normalization; the start of the one worker is included.
 #[divan::bench]
 fn batch_of_4_weak_and_strong(bencher: Bencher) {
     let (folder, dataset) = folder();

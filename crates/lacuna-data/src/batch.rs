@@ -13,7 +13,7 @@ use lacuna_boxes::Affine;
 use lacuna_random::{Purpose, Rng};
 use serde::{Deserialize, Serialize};
 
-use crate::augment::{RecolourRange, Resize, ResizeRange, Resizer, ViewPlan};
+use crate::augment::{RecolorRange, Resize, ResizeRange, Resizer, ViewPlan};
 use crate::dataset::{Dataset, Image, Object};
 use crate::decode::{self, ImageError, OnBadImage, RgbImage};
 use crate::error::Result;
@@ -33,9 +33,9 @@ pub enum Recipe {
     Strong(ResizeRange),
     /// For evaluation: resize.
     Plain(Resize),
-    /// The resize and flip of the view before it in the list, then several changes of colour of its
+    /// The resize and flip of the view before it in the list, then several changes of color of its
     /// own in place of that view's.
-    Follower(RecolourRange),
+    Follower(RecolorRange),
 }
 
 impl Recipe {
@@ -52,8 +52,8 @@ impl Recipe {
             Self::Weak(range) => ViewPlan::weak(image_size, range, rng),
             Self::Strong(range) => ViewPlan::strong(image_size, range, rng),
             Self::Plain(resize) => ViewPlan::plain(image_size, resize),
-            Self::Follower(recolour) => {
-                before.expect("the first recipe is no follower").follower(recolour, rng)
+            Self::Follower(recolor) => {
+                before.expect("the first recipe is no follower").follower(recolor, rng)
             }
         }
     }
@@ -81,7 +81,7 @@ impl Normalize {
         }
     }
 
-    /// Normalise one row of RGB pixels.
+    /// Normalize one row of RGB pixels.
     pub fn row<T: Copy + Into<f32>>(self, levels: &[T], out: &mut [f32]) {
         let constants = self.constants();
         let [r, g, b] = match self {

@@ -17,7 +17,7 @@ use crate::{coco, voc, yolo};
 
 /// How the images come into the new layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Images {
+pub enum ImageFiles {
     Copy,
     /// A second name for the same bytes; a copy where the file system cannot.
     HardLink,
@@ -47,7 +47,7 @@ pub struct Converted {
 pub fn write_folder(
     splits: &[Split],
     format: Format,
-    images: Images,
+    images: ImageFiles,
     out: &Path,
     if_exists: IfExists,
     go_on: &(dyn Fn() -> bool + Sync),
@@ -82,7 +82,7 @@ fn check_name(split: &str) -> Result<()> {
 
 struct Writer<'a> {
     folder: &'a NewFolder,
-    images: Images,
+    images: ImageFiles,
     go_on: &'a (dyn Fn() -> bool + Sync),
 }
 
@@ -153,7 +153,7 @@ impl Writer<'_> {
     /// The image's size, when its boxes were drawn on the pixels as they are stored but YOLO's
     /// readers, who have no size to go by, will turn it as its EXIF orientation says.
     fn turned_by_readers(&self, split: &Split, image: usize) -> Result<Option<ImageSize>> {
-        if self.images == Images::Leave {
+        if self.images == ImageFiles::Leave {
             return Ok(None);
         }
         let image = &split.dataset.images()[image];
@@ -171,14 +171,14 @@ impl Writer<'_> {
 
     /// Bring an image of a split to this place, as the caller asked.
     fn bring(&self, split: &Split, image: usize, name: &Path) -> Result<()> {
-        if self.images == Images::Leave {
+        if self.images == ImageFiles::Leave {
             return Ok(());
         }
         let original = split.images()?.join(&split.dataset.images()[image].file_name);
         let place = self.folder.place(name).map_err(self.folder.failed(name))?;
         // A link to a symbolic link would lead nowhere from its new place.
         let link = || fs::hard_link(original.canonicalize()?, &place);
-        if self.images == Images::HardLink && link().is_ok() {
+        if self.images == ImageFiles::HardLink && link().is_ok() {
             return Ok(());
         }
         let mut from = fs::File::open(&original).map_err(Error::read(&original))?;

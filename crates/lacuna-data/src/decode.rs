@@ -1,12 +1,12 @@
 //! Image files to 8-bit RGB pixels.
 //!
 //! A file is known by its content, never by its name. Whatever it holds becomes RGB8 as Pillow's
-//! `convert("RGB")` makes it: grey is repeated, a palette looked up, alpha dropped, CMYK and YCCK
-//! read by Adobe's (inverted) convention. Of 16-bit samples the high byte is kept. Colour profiles
+//! `convert("RGB")` makes it: gray is repeated, a palette looked up, alpha dropped, CMYK and YCCK
+//! read by Adobe's (inverted) convention. Of 16-bit samples the high byte is kept. Color profiles
 //! are ignored. Of an animation, the first frame.
 //!
-//! Differs from the reference: Pillow keeps the high byte of 16-bit colour, too, but clips 16-bit
-//! *grey* at 255, which turns nearly every such image white.
+//! Differs from the reference: Pillow keeps the high byte of 16-bit color, too, but clips 16-bit
+//! *gray* at 255, which turns nearly every such image white.
 //!
 //! A JPEG that ends too early is refused, as Pillow refuses it. One that is complete but damaged
 //! in the middle decodes as far as it goes, as it does in Pillow: JPEG has no check sum.
@@ -268,7 +268,7 @@ pub fn decode(bytes: &[u8], annotated_size: Option<(u32, u32)>) -> Result<RgbIma
         }
         _ => Orientation::NoTransforms,
     };
-    // The decoder below fills the missing part of a truncated JPEG with grey.
+    // The decoder below fills the missing part of a truncated JPEG with gray.
     if format == Format::Jpeg && !has_end_of_image(bytes) {
         return Err(DecodeError::Truncated { format });
     }
@@ -338,8 +338,8 @@ fn rgb8(samples: Vec<u8>, color: ColorType) -> Vec<u8> {
     };
     match channels {
         3 => samples,
-        1 => samples.iter().flat_map(|&grey| [grey; 3]).collect(),
-        2 => samples.as_chunks().0.iter().flat_map(|&[grey, _alpha]| [grey; 3]).collect(),
+        1 => samples.iter().flat_map(|&gray| [gray; 3]).collect(),
+        2 => samples.as_chunks().0.iter().flat_map(|&[gray, _alpha]| [gray; 3]).collect(),
         _ => samples.as_chunks().0.iter().flat_map(|&[r, g, b, _alpha]| [r, g, b]).collect(),
     }
 }

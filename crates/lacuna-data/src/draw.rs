@@ -15,7 +15,7 @@ use crate::decode::RgbImage;
 /// A box to be drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outline {
-    pub bounds: Box2,
+    pub bbox: Box2,
     pub color: [u8; 3],
     /// Set in a font of Western Europe's characters; of others, a question mark is seen.
     pub label: Option<String>,
@@ -28,7 +28,7 @@ pub struct Outline {
 /// there is no room above. Boxes without area, and those outside the image, are not drawn.
 pub fn draw(image: &mut RgbImage, outlines: &[Outline]) {
     let pen = Pen::for_image(image);
-    let placed = outlines.iter().filter_map(|outline| Some((pen.around(outline.bounds, image)?, outline)));
+    let placed = outlines.iter().filter_map(|outline| Some((pen.around(outline.bbox, image)?, outline)));
     let placed: Vec<(Rectangle, &Outline)> = placed.collect();
     for (inside, outline) in &placed {
         pen.frame(image, *inside, outline.color);
@@ -40,12 +40,12 @@ pub fn draw(image: &mut RgbImage, outlines: &[Outline]) {
     }
 }
 
-/// Between the lines and whatever is behind them, so that no ground hides a line of its own colour.
+/// Between the lines and whatever is behind them, so that no ground hides a line of its own color.
 const CONTRAST: Rgb888 = Rgb888::new(16, 16, 16);
 
 /// Widths and sizes in pixels, in proportion to the image.
 struct Pen {
-    /// Of the coloured line.
+    /// Of the colored line.
     line: u32,
     /// Of the dark lines on both its sides.
     edge: u32,
@@ -71,11 +71,11 @@ impl Pen {
         self.line + 2 * self.edge
     }
 
-    /// The pixels that a frame of `bounds` goes around: those that the box touches, unless there would be
+    /// The pixels that a frame of `bbox` goes around: those that the box touches, unless there would be
     /// no room for the frame.
-    fn around(&self, bounds: Box2, image: &RgbImage) -> Option<Rectangle> {
-        let bounds = bounds.clip(image.width() as f32, image.height() as f32);
-        if bounds.is_degenerate() {
+    fn around(&self, bbox: Box2, image: &RgbImage) -> Option<Rectangle> {
+        let bbox = bbox.clip(image.width() as f32, image.height() as f32);
+        if bbox.is_degenerate() {
             return None;
         }
         let reach = self.reach() as i32;
@@ -84,8 +84,8 @@ impl Pen {
             let from = (from.floor() as i32).clamp(reach, (last - 1).max(reach));
             (from, (to.ceil() as i32).min(last).max(from + 1))
         };
-        let (x1, x2) = side(bounds.x1, bounds.x2, image.width());
-        let (y1, y2) = side(bounds.y1, bounds.y2, image.height());
+        let (x1, x2) = side(bbox.x1, bbox.x2, image.width());
+        let (y1, y2) = side(bbox.y1, bbox.y2, image.height());
         Some(Rectangle::with_corners(Point::new(x1, y1), Point::new(x2 - 1, y2 - 1)))
     }
 
@@ -131,7 +131,7 @@ fn rgb([r, g, b]: [u8; 3]) -> Rgb888 {
     Rgb888::new(r, g, b)
 }
 
-/// Black or white, whichever differs more from this colour (by ITU-R 601's weights of the channels).
+/// Black or white, whichever differs more from this color (by ITU-R 601's weights of the channels).
 fn legible_on([r, g, b]: [u8; 3]) -> Rgb888 {
     let brightness = (299 * u32::from(r) + 587 * u32::from(g) + 114 * u32::from(b)) / 1000;
     if brightness >= 128 { Rgb888::BLACK } else { Rgb888::WHITE }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     fn outline(x1: f32, y1: f32, x2: f32, y2: f32, label: Option<&str>) -> Outline {
-        Outline { bounds: Box2::new(x1, y1, x2, y2), color: COLOR, label: label.map(String::from) }
+        Outline { bbox: Box2::new(x1, y1, x2, y2), color: COLOR, label: label.map(String::from) }
     }
 
     fn drawn(outlines: &[Outline]) -> RgbImage {
@@ -211,8 +211,8 @@ mod tests {
     /// The first and the last row and column of all that changed.
     fn changed(image: &RgbImage) -> Option<(u32, u32, u32, u32)> {
         let all = (0..image.height()).flat_map(|y| (0..image.width()).map(move |x| (x, y)));
-        all.filter(|&(x, y)| at(image, x, y) != GROUND).fold(None, |bounds, (x, y)| {
-            let (x1, y1, x2, y2) = bounds.unwrap_or((x, y, x, y));
+        all.filter(|&(x, y)| at(image, x, y) != GROUND).fold(None, |found, (x, y)| {
+            let (x1, y1, x2, y2) = found.unwrap_or((x, y, x, y));
             Some((x1.min(x), y1.min(y), x2.max(x), y2.max(y)))
         })
     }
@@ -259,10 +259,10 @@ mod tests {
     #[test]
     fn a_label_is_above_its_box_or_else_in_it() {
         let plain = outline(20.0, 40.0, 60.0, 60.0, None);
-        let labelled = Outline { label: Some("cat".into()), ..plain.clone() };
+        let labeled = Outline { label: Some("cat".into()), ..plain.clone() };
         // 13 pixels of text, 2 around it and the dark lines, one of them the frame's.
         assert_eq!(changed(&drawn(&[plain])), Some((16, 36, 63, 63)));
-        assert_eq!(changed(&drawn(&[labelled])), Some((16, 36 + 1 - 19, 63, 63)));
+        assert_eq!(changed(&drawn(&[labeled])), Some((16, 36 + 1 - 19, 63, 63)));
 
         let no_room = outline(20.0, 10.0, 80.0, 60.0, Some("cat"));
         assert_eq!(changed(&drawn(&[no_room])), Some((16, 6, 83, 63)));
@@ -287,10 +287,10 @@ mod tests {
 
     #[test]
     fn labels_are_over_all_lines() {
-        let labelled = outline(20.0, 50.0, 60.0, 70.0, Some("dog"));
+        let labeled = outline(20.0, 50.0, 60.0, 70.0, Some("dog"));
         let across = Outline { color: [0, 0, 255], ..outline(30.0, 20.0, 50.0, 40.0, None) };
-        let both = [labelled.clone(), across.clone()];
-        assert_eq!(drawn(&both), drawn(&[across, labelled]));
+        let both = [labeled.clone(), across.clone()];
+        assert_eq!(drawn(&both), drawn(&[across, labeled]));
     }
 
     #[test]
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_black_on_bright_colours_and_white_on_dark_ones() {
+    fn text_is_black_on_bright_colors_and_white_on_dark_ones() {
         assert_eq!((legible_on([255, 230, 60]), legible_on([20, 20, 120])), (Rgb888::BLACK, Rgb888::WHITE));
     }
 
@@ -314,7 +314,7 @@ mod tests {
     fn any_outline() -> impl Strategy<Value = Outline> {
         let corners = (coordinate(), coordinate(), coordinate(), coordinate());
         (corners, any::<[u8; 3]>(), any::<Option<String>>()).prop_map(|((x1, y1, x2, y2), color, label)| {
-            Outline { bounds: Box2::new(x1, y1, x2, y2), color, label }
+            Outline { bbox: Box2::new(x1, y1, x2, y2), color, label }
         })
     }
 
@@ -327,11 +327,11 @@ mod tests {
         }
 
         #[test]
-        fn a_frame_changes_nothing_in_it_or_beyond(bounds in any_outline().prop_map(|o| o.bounds)) {
+        fn a_frame_changes_nothing_in_it_or_beyond(bbox in any_outline().prop_map(|o| o.bbox)) {
             let mut image = picture(100, 80);
             let pen = Pen::for_image(&image);
-            let inside = pen.around(bounds, &image);
-            draw(&mut image, &[Outline { bounds, color: COLOR, label: None }]);
+            let inside = pen.around(bbox, &image);
+            draw(&mut image, &[Outline { bbox, color: COLOR, label: None }]);
             let in_frame = |inside: Rectangle, at| {
                 inside.offset(pen.reach() as i32).contains(at) && !inside.contains(at)
             };

@@ -8,7 +8,7 @@ use image::{ExtendedColorType, ImageEncoder};
 
 use crate::decode::RgbImage;
 
-/// High enough that the smallest objects of made scenes keep their surface, and drawn lines their colour.
+/// High enough that the smallest objects of made scenes keep their surface, and drawn lines their color.
 const JPEG_QUALITY: u8 = 92;
 
 impl RgbImage {
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_jpeg_reads_back_as_it_was_written() {
-        // Halves in strong colours: their border stays sharp only if colour is stored in full.
+        // Halves in strong colors: their border stays sharp only if color is stored in full.
         let half = |color: [u8; 3]| color.repeat(16 * 8);
         let image = RgbImage::new(16, 16, [half([230, 60, 70]), half([20, 90, 240])].concat());
         let folder = tempfile::tempdir().unwrap();
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_png_reads_back_bit_for_bit() {
-        // Neighbours that differ at random: nothing that an encoder could smooth survives a loss.
+        // Neighbors that differ at random: nothing that an encoder could smooth survives a loss.
         let pixels: Vec<u8> =
             (0..37u32 * 23 * 3).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let image = RgbImage::new(37, 23, pixels);

@@ -168,7 +168,7 @@ fn address(prefix: &str, file_name: &str) -> String {
     address
 }
 
-/// The labelling configuration of a project for these tasks.
+/// The labeling configuration of a project for these tasks.
 pub fn labeling_config(categories: &[Category]) -> String {
     let mut config = format!(
         "<View>\n  <Image name=\"{IMAGE}\" value=\"$image\"/>\n  \

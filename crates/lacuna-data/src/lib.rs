@@ -13,6 +13,8 @@ mod encode;
 mod error;
 pub mod label_studio;
 pub mod layout;
+pub mod number;
+pub mod off;
 pub mod output;
 pub mod problems;
 pub mod results;

@@ -93,7 +93,7 @@ impl Results {
         for (index, entry) in self.entries.iter().enumerate() {
             let &Entry { image, class, bbox, score, .. } = entry;
             let score = Score(score as f32);
-            of_images[image].push((index, Detection { bounds: bbox.to_box(), class, score }));
+            of_images[image].push((index, Detection { bbox: bbox.to_box(), class, score }));
         }
         // Scores that differ in the file may be one in f32: the file's decide.
         let score = |&(index, _): &(usize, Detection)| self.entries[index].score;

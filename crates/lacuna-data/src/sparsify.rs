@@ -15,7 +15,7 @@ use lacuna_random::{Purpose, Rng};
 
 /// Which boxes are deleted.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
+pub enum SparsifyKind {
     /// A share of each class.
     Split1(Percent),
     /// Classes of an image, each with this probability.
@@ -51,14 +51,14 @@ pub struct Sparse {
 
 /// Hide boxes. Every annotation is in exactly one of the two data sets, in the order of the
 /// original; the same data set, kind and seed give the same result everywhere.
-pub fn sparsify(dataset: &Dataset, kind: Kind, seed: u64) -> Sparse {
+pub fn sparsify(dataset: &Dataset, kind: SparsifyKind, seed: u64) -> Sparse {
     let mut hidden = vec![false; dataset.annotations().len()];
     let mut hide = |boxes: &[usize], chosen: &[usize]| chosen.iter().for_each(|&c| hidden[boxes[c]] = true);
     // Generators are told apart by what they draw for: a class, an image, or the whole data set.
     let rng = |index: u64| Rng::new(Purpose::Sparsify, seed, 0, index);
 
     match kind {
-        Kind::Split1(percent) => {
+        SparsifyKind::Split1(percent) => {
             for (class, boxes) in
                 boxes_by(dataset, dataset.categories().len(), |a| a.category).iter().enumerate()
             {
@@ -66,18 +66,18 @@ pub fn sparsify(dataset: &Dataset, kind: Kind, seed: u64) -> Sparse {
                 hide(boxes, &rng(id).choose(boxes.len(), percent.of(boxes.len())));
             }
         }
-        Kind::Split3(percent) => {
+        SparsifyKind::Split3(percent) => {
             let boxes = &boxes_by(dataset, 1, |_| 0)[0];
             hide(boxes, &rng(0).choose(boxes.len(), percent.of(boxes.len())));
         }
-        Kind::Split2(_) | Kind::Easy | Kind::Hard | Kind::Extreme => {
+        SparsifyKind::Split2(_) | SparsifyKind::Easy | SparsifyKind::Hard | SparsifyKind::Extreme => {
             for (image, boxes) in boxes_by(dataset, dataset.images().len(), |a| a.image).iter().enumerate() {
                 let mut rng = rng(dataset.images()[image].id);
                 let n = boxes.len();
                 let chosen = match kind {
-                    Kind::Split2(percent) => whole_classes(dataset, boxes, percent, &mut rng),
-                    Kind::Easy => rng.choose(n, usize::from(n > 1)),
-                    Kind::Hard => rng.choose(n, n / 2),
+                    SparsifyKind::Split2(percent) => whole_classes(dataset, boxes, percent, &mut rng),
+                    SparsifyKind::Easy => rng.choose(n, usize::from(n > 1)),
+                    SparsifyKind::Hard => rng.choose(n, n / 2),
                     _ => rng.choose(n, n.saturating_sub(1)),
                 };
                 hide(boxes, &chosen);

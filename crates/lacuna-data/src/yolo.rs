@@ -143,8 +143,8 @@ pub fn read(
         };
         Ok(Ok((size, labels)))
     };
-    type Labelled = ((u32, u32), Vec<Label>);
-    let read: Vec<std::result::Result<Labelled, ImageError>> =
+    type Labeled = ((u32, u32), Vec<Label>);
+    let read: Vec<std::result::Result<Labeled, ImageError>> =
         images.par_iter().map(read_one).collect::<Result<_>>()?;
     if read.iter().all(std::result::Result::is_err) {
         return Err(Error::Empty { path: root.clone(), what: "images" });
@@ -157,7 +157,7 @@ pub fn read(
     let mut skipped = Vec::new();
     for (path, read) in images.iter().zip(read) {
         let ((width, height), labels) = match read {
-            Ok(labelled) => labelled,
+            Ok(labeled) => labeled,
             Err(bad) => {
                 skipped.push(bad);
                 continue;

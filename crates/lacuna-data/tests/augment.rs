@@ -1,4 +1,4 @@
-//! Views against Pillow and torchvision (fixtures/photometric/make.py, fixtures/recolour/make.py,
+//! Views against Pillow and torchvision (fixtures/photometric/make.py, fixtures/recolor/make.py,
 //! fixtures/resize/make.py), and what must hold for all of them.
 
 #![allow(clippy::unwrap_used)] // the allowance for tests does not reach their helpers
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use lacuna_boxes::Box2;
 use lacuna_data::augment::{
-    ColorJitter, Erasing, GaussianBlur, Photometric, RandomErasing, Recolour, RecolourRange, Resize,
+    ColorJitter, Erasing, GaussianBlur, Photometric, RandomErasing, Recolor, RecolorRange, Resize,
     ResizeRange, Resizer, ViewPlan, bilinear,
 };
 use lacuna_data::decode::RgbImage;
@@ -64,7 +64,7 @@ impl Operation {
             "Brightness" => Photometric::Brightness { factor },
             "Sharpness" => Photometric::Sharpness { factor },
             "Posterize" => Photometric::Posterize { bits: value as u8 },
-            "Grey" => Photometric::Color { factor: 0.0 },
+            "Gray" => Photometric::Color { factor: 0.0 },
             "Hue" => Photometric::Hue { turn: value as f32 },
             "Blur" => Photometric::Blur { sigma: value as f32 },
             other => panic!("no operation {other}"),
@@ -91,53 +91,53 @@ fn photometric_operations_equal_pillows() {
 }
 
 #[derive(Deserialize)]
-struct RecolourCases {
-    all_colours: AllColours,
+struct RecolorCases {
+    all_colors: AllColors,
     images: Vec<NamedImage>,
-    cases: Vec<RecolourCase>,
+    cases: Vec<RecolorCase>,
 }
 
 #[derive(Deserialize)]
-struct RecolourCase {
+struct RecolorCase {
     images: Vec<String>,
     operations: Vec<Operation>,
 }
 
 #[test]
-fn recolourings_equal_torchvisions() {
-    let cases: RecolourCases = serde_json::from_slice(&fixture("recolour/cases.json")).unwrap();
-    let (images, expected) = (fixture("recolour/images.bin"), fixture("recolour/expected.bin"));
+fn recolorings_equal_torchvisions() {
+    let cases: RecolorCases = serde_json::from_slice(&fixture("recolor/cases.json")).unwrap();
+    let (images, expected) = (fixture("recolor/images.bin"), fixture("recolor/expected.bin"));
     let (mut images, mut expected) = (&images[..], &expected[..]);
     let images: HashMap<String, RgbImage> =
         cases.images.into_iter().map(|i| (i.name, next_image(&mut images, i.size))).collect();
     for case in cases.cases {
-        let mut recolour = Recolour::default();
-        for (operation, named) in recolour.operations.iter_mut().zip(&case.operations) {
+        let mut recolor = Recolor::default();
+        for (operation, named) in recolor.operations.iter_mut().zip(&case.operations) {
             *operation = named.photometric();
         }
         for name in case.images {
             let mut view = images[&name].clone();
-            recolour.apply(&mut view);
+            recolor.apply(&mut view);
             let difference = largest_difference(&view, &next_image(&mut expected, view.size()));
-            assert_eq!(difference, 0, "{:?} of {name}", recolour.operations);
+            assert_eq!(difference, 0, "{:?} of {name}", recolor.operations);
         }
     }
     assert!(expected.is_empty());
 }
 
 #[derive(Deserialize)]
-struct AllColours {
+struct AllColors {
     turn: f32,
     checksum: String,
 }
 
 /// The check sum is the script's.
 #[test]
-fn every_colour_turns_as_torchvisions() {
-    let cases: RecolourCases = serde_json::from_slice(&fixture("recolour/cases.json")).unwrap();
-    let AllColours { turn, checksum } = cases.all_colours;
-    let colours = (0..1u32 << 24).flat_map(|n| [n >> 16, n >> 8, n].map(|sample| sample as u8));
-    let mut image = RgbImage::new(4096, 4096, colours.collect());
+fn every_color_turns_as_torchvisions() {
+    let cases: RecolorCases = serde_json::from_slice(&fixture("recolor/cases.json")).unwrap();
+    let AllColors { turn, checksum } = cases.all_colors;
+    let colors = (0..1u32 << 24).flat_map(|n| [n >> 16, n >> 8, n].map(|sample| sample as u8));
+    let mut image = RgbImage::new(4096, 4096, colors.collect());
     Photometric::Hue { turn }.apply(&mut image);
     let sum = image.pixels().chunks_exact(1 << 16).fold(0u64, |total, block| {
         let weighted: u64 = block.iter().zip(0..).map(|(&sample, n)| u64::from(sample) * (2 * n + 1)).sum();
@@ -160,7 +160,7 @@ struct ErasingCase {
 
 #[test]
 fn erasings_are_where_torchvisions_are() {
-    let cases: Vec<ErasingCase> = serde_json::from_slice(&fixture("recolour/erasings.json")).unwrap();
+    let cases: Vec<ErasingCase> = serde_json::from_slice(&fixture("recolor/erasings.json")).unwrap();
     let n = 20_000.0; // here and there
     let mut rng = rng(3);
     for ErasingCase { scale, ratio, size, found, mean, deviation } in cases {
@@ -256,21 +256,21 @@ fn every_operation_is_drawn_equally_often_and_within_its_range() {
     assert!((0.28..0.29).contains(&least) && (1.71..=1.72).contains(&most), "{least}..{most}");
 }
 
-const NOTHING: RecolourRange =
-    RecolourRange { jitter: None, grey_probability: 0.0, blur: None, erasings: [None; 3] };
+const NOTHING: RecolorRange =
+    RecolorRange { jitter: None, gray_probability: 0.0, blur: None, erasings: [None; 3] };
 
-fn erasing(range: RandomErasing) -> RecolourRange {
-    RecolourRange { erasings: [Some(range), None, None], ..NOTHING }
+fn erasing(range: RandomErasing) -> RecolorRange {
+    RecolorRange { erasings: [Some(range), None, None], ..NOTHING }
 }
 
 #[test]
-fn recolourings_are_drawn_as_often_as_they_should_be_and_within_their_ranges() {
+fn recolorings_are_drawn_as_often_as_they_should_be_and_within_their_ranges() {
     let mut rng = rng(2);
-    let (mut orders, mut jittered, mut grey, mut blurred, mut erased) = (HashMap::new(), 0, 0, 0, [0; 3]);
+    let (mut orders, mut jittered, mut gray, mut blurred, mut erased) = (HashMap::new(), 0, 0, 0, [0; 3]);
     // Of brightness, contrast, saturation, hue and σ.
     let mut extremes = [(f32::MAX, f32::MIN); 5];
     for _ in 0..24_000 {
-        let drawn = RecolourRange::UNBIASED_TEACHER.draw((300, 200), &mut rng);
+        let drawn = RecolorRange::UNBIASED_TEACHER.draw((300, 200), &mut rng);
         let (jitter, rest) = drawn.operations.split_at(4);
         let order: Vec<usize> = jitter
             .iter()
@@ -292,7 +292,7 @@ fn recolourings_are_drawn_as_often_as_they_should_be_and_within_their_ranges() {
             jittered += 1;
             *orders.entry(order[..4].to_vec()).or_insert(0) += 1;
         }
-        grey += usize::from(rest[0] == Photometric::Color { factor: 0.0 });
+        gray += usize::from(rest[0] == Photometric::Color { factor: 0.0 });
         blurred += usize::from(rest[1] != Photometric::Identity);
         for (count, erasing) in erased.iter_mut().zip(drawn.erasings) {
             *count += usize::from(erasing.is_some());
@@ -300,7 +300,7 @@ fn recolourings_are_drawn_as_often_as_they_should_be_and_within_their_ranges() {
     }
     // Standard deviations: 62, 62, 77; 71, 77, 71.
     assert!((18_900..19_500).contains(&jittered), "{jittered}");
-    assert!((4_500..5_100).contains(&grey), "{grey}");
+    assert!((4_500..5_100).contains(&gray), "{gray}");
     assert!((11_650..12_350).contains(&blurred), "{blurred}");
     for (count, probability) in erased.into_iter().zip([0.7, 0.5, 0.3]) {
         assert!((f64::from(count as u32) - 24_000.0 * probability).abs() < 350.0, "{erased:?}");
@@ -319,8 +319,8 @@ fn co_mining_jitters_and_does_nothing_else() {
     let mut rng = rng(4);
     let mut unchanged = 0;
     for _ in 0..1_000 {
-        let drawn = RecolourRange::CO_MINING.draw((30, 20), &mut rng);
-        unchanged += usize::from(drawn == Recolour::default());
+        let drawn = RecolorRange::CO_MINING.draw((30, 20), &mut rng);
+        unchanged += usize::from(drawn == Recolor::default());
         assert_eq!((&drawn.operations[4..], drawn.erasings), (&[Photometric::Identity; 2][..], [None; 3]));
         for operation in drawn.operations {
             if let Photometric::Brightness { factor } = operation {
@@ -337,7 +337,7 @@ fn a_jitter_of_no_strength_leaves_the_image() {
     let none = ColorJitter { brightness: 0.0, contrast: 0.0, saturation: 0.0, hue: 0.0, probability: 1.0 };
     let image = RgbImage::new(16, 16, (0..768).map(|i| (i * 37 % 251) as u8).collect());
     let mut view = image.clone();
-    RecolourRange { jitter: Some(none), ..NOTHING }.draw((16, 16), &mut rng(0)).apply(&mut view);
+    RecolorRange { jitter: Some(none), ..NOTHING }.draw((16, 16), &mut rng(0)).apply(&mut view);
     assert_eq!(view, image);
     Photometric::Hue { turn: 0.0 }.apply(&mut view);
     assert_ne!(view, image);
@@ -392,7 +392,7 @@ fn bright_box(view: &RgbImage) -> Box2 {
     Box2::new(x1, y1, x2, y2)
 }
 
-/// Centre of gravity ± half of the mass.
+/// Center of gravity ± half of the mass.
 fn extent(profile: &[f32]) -> (f32, f32) {
     let brightest = profile.iter().copied().fold(f32::MIN, f32::max);
     let mass: f32 = profile.iter().map(|v| v / brightest).sum();
@@ -467,7 +467,7 @@ fn any_erasing() -> impl Strategy<Value = RandomErasing> {
     })
 }
 
-fn any_recolouring() -> impl Strategy<Value = RecolourRange> {
+fn any_recoloring() -> impl Strategy<Value = RecolorRange> {
     let strength = || 0.0..1.5;
     let jitter = (strength(), strength(), strength(), 0.0..0.5, 0.5..1.0).prop_map(
         |(brightness, contrast, saturation, hue, probability)| ColorJitter {
@@ -482,19 +482,19 @@ fn any_recolouring() -> impl Strategy<Value = RecolourRange> {
         GaussianBlur { sigma: (low, low + more), probability }
     });
     let erasings = [any_erasing(), any_erasing(), any_erasing()].prop_map(|erasings| erasings.map(Some));
-    (jitter, 0.0..1.0, blur, erasings).prop_map(|(jitter, grey_probability, blur, erasings)| RecolourRange {
+    (jitter, 0.0..1.0, blur, erasings).prop_map(|(jitter, gray_probability, blur, erasings)| RecolorRange {
         jitter: Some(jitter),
-        grey_probability,
+        gray_probability,
         blur: Some(blur),
         erasings,
     })
 }
 
 /// The same steps, none of which is ever done.
-fn never(range: RecolourRange) -> RecolourRange {
-    RecolourRange {
+fn never(range: RecolorRange) -> RecolorRange {
+    RecolorRange {
         jitter: range.jitter.map(|jitter| ColorJitter { probability: 0.0, ..jitter }),
-        grey_probability: 0.0,
+        gray_probability: 0.0,
         blur: range.blur.map(|blur| GaussianBlur { probability: 0.0, ..blur }),
         erasings: range.erasings.map(|erasing| Some(RandomErasing { probability: 0.0, ..erasing? })),
     }
@@ -508,7 +508,7 @@ proptest! {
     #[test]
     fn erasings_are_inside_the_image_and_change_nothing_outside(
         (width, height) in extreme_size(),
-        range in any_recolouring(),
+        range in any_recoloring(),
         seed in any::<u64>(),
     ) {
         let drawn = range.draw((width, height), &mut rng(seed));
@@ -519,7 +519,7 @@ proptest! {
         }
         let image = patterned((width, height));
         let mut view = image.clone();
-        Recolour { erasings: drawn.erasings, ..Recolour::default() }.apply(&mut view);
+        Recolor { erasings: drawn.erasings, ..Recolor::default() }.apply(&mut view);
         for (i, (before, after)) in image.pixels().iter().zip(view.pixels()).enumerate() {
             let (x, y) = (i as u32 / 3 % width, i as u32 / 3 / width);
             let erased = drawn.erasings.iter().flatten().any(|e| {
@@ -530,9 +530,9 @@ proptest! {
     }
 
     #[test]
-    fn the_same_generator_draws_the_same_recolouring(
+    fn the_same_generator_draws_the_same_recoloring(
         size in extreme_size(),
-        range in any_recolouring(),
+        range in any_recoloring(),
         resize in any_range(),
         seed in any::<u64>(),
     ) {
@@ -547,7 +547,7 @@ proptest! {
     #[test]
     fn a_follower_has_its_leaders_geometry(
         size in extreme_size(),
-        range in any_recolouring(),
+        range in any_recoloring(),
         resize in any_range(),
         seed in any::<u64>(),
     ) {
@@ -558,13 +558,13 @@ proptest! {
             let follower = leader.follower(range, &mut rng(!seed));
             prop_assert_eq!((follower.size(), follower.to_view()), (leader.size(), leader.to_view()));
             prop_assert_eq!(follower.render(&image, &mut resizer).size(), leader.size());
-            // Its colours are the image's and not the leader's.
+            // Its colors are the image's and not the leader's.
             prop_assert_eq!(leader.follower(never(range), &mut rng(!seed)), weak);
         }
     }
 
     #[test]
-    fn what_is_never_done_leaves_the_image(size in extreme_size(), range in any_recolouring(), seed in any::<u64>()) {
+    fn what_is_never_done_leaves_the_image(size in extreme_size(), range in any_recoloring(), seed in any::<u64>()) {
         let image = patterned(size);
         let mut view = image.clone();
         never(range).draw(size, &mut rng(seed)).apply(&mut view);

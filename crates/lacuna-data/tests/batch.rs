@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lacuna_boxes::Box2;
-use lacuna_data::augment::{RecolourRange, Resize, ResizeRange};
+use lacuna_data::augment::{RecolorRange, Resize, ResizeRange};
 use lacuna_data::batch::{Batch, Loader, LoaderConfig, Normalize, Order, Position, Recipe, SIZE_DIVISOR};
 use lacuna_data::decode::OnBadImage;
 use lacuna_data::{Builder, Dataset, Xywh};
@@ -83,7 +83,7 @@ fn workers_change_nothing() {
 fn a_follower_has_the_geometry_of_the_view_before_it_and_changes_no_other_view() {
     let (folder, dataset) = made(10);
     let first = [Recipe::Weak(RANGE), Recipe::Weak(RANGE)];
-    let followers = [RecolourRange::CO_MINING, RecolourRange::UNBIASED_TEACHER].map(Recipe::Follower);
+    let followers = [RecolorRange::CO_MINING, RecolorRange::UNBIASED_TEACHER].map(Recipe::Follower);
     let with = |recipes: &[Recipe], workers| {
         let config = LoaderConfig { recipes: recipes.to_vec(), workers, ..config() };
         load(folder.path(), &dataset, config, Position::default(), 12)
@@ -98,9 +98,9 @@ fn a_follower_has_the_geometry_of_the_view_before_it_and_changes_no_other_view()
     }
     // What is not before it has a geometry of its own.
     assert!(batches.iter().any(|b| b.views[0].to_view != b.views[1].to_view));
-    // Of an image in five, Co-mining leaves the colours.
-    let recoloured = batches.iter().filter(|b| b.views[2].pixels != b.views[1].pixels).count();
-    assert!(recoloured > 6, "{recoloured} of 12");
+    // Of an image in five, Co-mining leaves the colors.
+    let recolored = batches.iter().filter(|b| b.views[2].pixels != b.views[1].pixels).count();
+    assert!(recolored > 6, "{recolored} of 12");
     assert!(batches.iter().all(|b| b.views[3].pixels != b.views[2].pixels));
     assert_same(&batches, &with(&[first, followers].concat(), 1));
     for (batch, without) in batches.iter().zip(with(&first, 2)) {
@@ -208,7 +208,7 @@ fn views_are_padded_and_boxes_stay_in_the_image() {
 /// `torchvision.transforms.functional.normalize(to_tensor(image), mean, std)` of the level 100 in
 /// every channel is (-0.405429, -0.285014, -0.061525); in caffe style it is 100 minus the mean.
 #[test]
-fn pixels_are_normalised_as_the_backbones_expect() {
+fn pixels_are_normalized_as_the_backbones_expect() {
     let folder = tempfile::tempdir().unwrap();
     let mut builder = Builder::default();
     builder.category("thing");
@@ -317,6 +317,6 @@ fn an_empty_range_of_sizes_is_found_at_once() {
 #[should_panic(expected = "the first recipe has none before it to follow")]
 fn a_recipe_that_follows_none_is_found_at_once() {
     let (folder, dataset) = made(1);
-    let recipes = vec![Recipe::Follower(RecolourRange::CO_MINING), Recipe::Weak(RANGE)];
+    let recipes = vec![Recipe::Follower(RecolorRange::CO_MINING), Recipe::Weak(RANGE)];
     Loader::new(dataset, folder.path().into(), LoaderConfig { recipes, ..config() }, Position::default());
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lacuna_data::convert::{Images, write_folder};
+use lacuna_data::convert::{ImageFiles, write_folder};
 use lacuna_data::decode::OnBadImage;
 use lacuna_data::layout::{Format, Layout, ReadOptions, Split};
 use lacuna_data::output::IfExists;
@@ -270,7 +270,7 @@ fn a_data_set_survives_the_way_through_every_format() {
     let out = tempfile::tempdir().unwrap();
     let convert = |split: Split, format, name: &str| {
         let path = out.path().join(name);
-        write_folder(&[split], format, Images::Copy, &path, IfExists::Refuse, &|| true).unwrap();
+        write_folder(&[split], format, ImageFiles::Copy, &path, IfExists::Refuse, &|| true).unwrap();
         assert_eq!(Layout::detect(&path).unwrap().format, format);
         assert_eq!(Layout::detect(&path).unwrap().split_names(), ["train"]);
         read_only_split(&path)
@@ -285,7 +285,8 @@ fn a_data_set_survives_the_way_through_every_format() {
     assert_alike(&original.dataset, &again.dataset, false);
     assert!(again.images().unwrap().join("b.png").is_file());
     let linked = out.path().join("linked");
-    write_folder(&[original], Format::Coco, Images::HardLink, &linked, IfExists::Refuse, &|| true).unwrap();
+    write_folder(&[original], Format::Coco, ImageFiles::HardLink, &linked, IfExists::Refuse, &|| true)
+        .unwrap();
     assert_eq!(
         json(&fs::read_to_string(linked.join("annotations/instances_train.json")).unwrap()),
         json(SMALL)
@@ -300,7 +301,7 @@ fn a_missing_image_leaves_nothing_behind() {
     let split = read_only_split(root.path());
     let path = out.path().join("voc");
     let error =
-        write_folder(&[split], Format::Voc, Images::Copy, &path, IfExists::Refuse, &|| true).unwrap_err();
+        write_folder(&[split], Format::Voc, ImageFiles::Copy, &path, IfExists::Refuse, &|| true).unwrap_err();
     assert!(error.to_string().contains("c.png"), "{error}");
     assert_eq!(fs::read_dir(out.path()).unwrap().count(), 0);
 }
@@ -313,7 +314,7 @@ fn names_that_clash_or_lead_out_are_refused() {
         fs::write(root.path().join("annotations/instances_train.json"), text).unwrap();
         let split = read_only_split(root.path());
         let path = out.path().join("x");
-        write_folder(&[split], format, Images::Leave, &path, IfExists::Refuse, &|| true)
+        write_folder(&[split], format, ImageFiles::Leave, &path, IfExists::Refuse, &|| true)
             .unwrap_err()
             .to_string()
     };
@@ -666,7 +667,7 @@ fn boxes_turn_with_the_images_that_yolos_readers_turn() {
     fs::write(root.path().join("train.json"), json).unwrap();
     let split = read_only_split(&root.path().join("train.json"));
     let out = root.path().join("yolo");
-    write_folder(&[split], Format::Yolo, Images::Copy, &out, IfExists::Refuse, &|| true).unwrap();
+    write_folder(&[split], Format::Yolo, ImageFiles::Copy, &out, IfExists::Refuse, &|| true).unwrap();
     let dataset = read_only_split(&out).dataset;
     assert_eq!((dataset.images()[0].width, dataset.images()[0].height), (height, width));
     // Turned by a quarter to the right: what was below is on the left.
@@ -680,7 +681,7 @@ fn an_output_never_replaces_what_it_is_made_from_nor_what_lacuna_did_not_make() 
     let root = coco_folder();
     let convert = |out: &Path| {
         let split = read_only_split(root.path());
-        write_folder(&[split], Format::Voc, Images::Leave, out, IfExists::Replace, &|| true)
+        write_folder(&[split], Format::Voc, ImageFiles::Leave, out, IfExists::Replace, &|| true)
     };
     for holding_input in
         [root.path().to_path_buf(), root.path().join("train"), root.path().join("annotations")]
@@ -702,8 +703,8 @@ fn a_splits_name_cannot_lead_out_of_the_output() {
     let root = folder(&[("data.yaml", "\"../../out\": images\nnames: [a]"), ("images/x.png", "")]);
     let split = read_only_split(root.path());
     let out = root.path().join("deep");
-    let error =
-        write_folder(&[split], Format::Coco, Images::Leave, &out, IfExists::Refuse, &|| true).unwrap_err();
+    let error = write_folder(&[split], Format::Coco, ImageFiles::Leave, &out, IfExists::Refuse, &|| true)
+        .unwrap_err();
     assert!(error.to_string().starts_with("`../../out` cannot be the name"), "{error}");
 }
 

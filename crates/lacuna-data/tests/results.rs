@@ -88,7 +88,7 @@ fn detections_of_an_image_come_best_first_and_ties_in_the_files_order() {
         found.iter().map(|of| of.iter().map(|(index, _)| *index).collect()).collect();
     assert_eq!(indices, [vec![2, 3, 0, 4], vec![1], vec![]]);
     // A box without width is kept.
-    let empty = Detection { bounds: Box2::new(-3.0, 4.0, -3.0, 24.0), class: 0, score: Score(0.5) };
+    let empty = Detection { bbox: Box2::new(-3.0, 4.0, -3.0, 24.0), class: 0, score: Score(0.5) };
     assert_eq!(found[0][0].1, empty);
 
     // Two scores that are one in f32 are still in order.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use lacuna_data::sparsify::{Kind, Percent, Sparse, sparsify};
+use lacuna_data::sparsify::{Percent, Sparse, SparsifyKind, sparsify};
 use lacuna_data::{Builder, Dataset, Xywh, coco};
 use proptest::prelude::*;
 
@@ -44,15 +44,15 @@ fn any_dataset() -> impl Strategy<Value = Dataset> {
     prop::collection::vec(prop::collection::vec(annotation, 0..9), 1..30).prop_map(|images| dataset(&images))
 }
 
-fn any_kind() -> impl Strategy<Value = Kind> {
+fn any_kind() -> impl Strategy<Value = SparsifyKind> {
     let p = || prop_oneof![Just(0.0), Just(100.0), 0.0..100.0f64].prop_map(percent);
     prop_oneof![
-        p().prop_map(Kind::Split1),
-        p().prop_map(Kind::Split2),
-        p().prop_map(Kind::Split3),
-        Just(Kind::Easy),
-        Just(Kind::Hard),
-        Just(Kind::Extreme),
+        p().prop_map(SparsifyKind::Split1),
+        p().prop_map(SparsifyKind::Split2),
+        p().prop_map(SparsifyKind::Split3),
+        Just(SparsifyKind::Easy),
+        Just(SparsifyKind::Hard),
+        Just(SparsifyKind::Extreme),
     ]
 }
 
@@ -87,15 +87,15 @@ proptest! {
         let share = |n: usize| (n as f64 * p / 100.0 + 0.5).floor() as usize;
         let hide = |kind| sparsify(&original, kind, seed);
 
-        let Sparse { hidden, .. } = hide(Kind::Split1(percent(p)));
+        let Sparse { hidden, .. } = hide(SparsifyKind::Split1(percent(p)));
         for class in 0..4 {
             prop_assert_eq!(boxes_of_class(&hidden, class), share(boxes_of_class(&original, class)));
         }
-        let Sparse { hidden, .. } = hide(Kind::Split3(percent(p)));
+        let Sparse { hidden, .. } = hide(SparsifyKind::Split3(percent(p)));
         let n: usize = (0..4).map(|c| boxes_of_class(&original, c)).sum();
         prop_assert_eq!(hidden.annotations().len(), share(n));
 
-        let Sparse { kept, hidden } = hide(Kind::Split2(percent(p)));
+        let Sparse { kept, hidden } = hide(SparsifyKind::Split2(percent(p)));
         for image in 0..original.images().len() {
             prop_assert!(boxes_of(&kept, image) > 0 || boxes_of(&original, image) == 0);
             for gone in hidden.annotations_of(image) {
@@ -105,9 +105,9 @@ proptest! {
         for image in 0..original.images().len() {
             let n = boxes_of(&original, image);
             let kept = |kind| boxes_of(&hide(kind).kept, image);
-            prop_assert_eq!(kept(Kind::Easy), if n > 1 { n - 1 } else { n });
-            prop_assert_eq!(kept(Kind::Hard), n - n / 2);
-            prop_assert_eq!(kept(Kind::Extreme), n.min(1));
+            prop_assert_eq!(kept(SparsifyKind::Easy), if n > 1 { n - 1 } else { n });
+            prop_assert_eq!(kept(SparsifyKind::Hard), n - n / 2);
+            prop_assert_eq!(kept(SparsifyKind::Extreme), n.min(1));
         }
     }
 }
@@ -115,7 +115,7 @@ proptest! {
 #[test]
 fn half_of_an_odd_number_is_rounded_up() {
     let original = dataset(&[vec![(0, false); 5], vec![(1, false); 3]]);
-    let Sparse { hidden, .. } = sparsify(&original, Kind::Split1(percent(50.0)), 0);
+    let Sparse { hidden, .. } = sparsify(&original, SparsifyKind::Split1(percent(50.0)), 0);
     assert_eq!((boxes_of_class(&hidden, 0), boxes_of_class(&hidden, 1)), (3, 2));
     assert!(
         Percent::new(-0.1).is_none() && Percent::new(100.1).is_none() && Percent::new(f64::NAN).is_none()
@@ -126,7 +126,7 @@ fn half_of_an_odd_number_is_rounded_up() {
 fn split2_deletes_with_the_probability_given() {
     // Two classes an image, so that one is kept by force only when both were drawn.
     let images: Vec<_> = (0..4000).map(|_| vec![(0, false), (1, false), (1, false)]).collect();
-    let Sparse { hidden, .. } = sparsify(&dataset(&images), Kind::Split2(percent(30.0)), 1);
+    let Sparse { hidden, .. } = sparsify(&dataset(&images), SparsifyKind::Split2(percent(30.0)), 1);
     // P(class 0 hidden) = 0.3 − 0.3²/2 = 0.255; the standard deviation over 4,000 images is 28.
     let n = boxes_of_class(&hidden, 0);
     assert!((1020 - 110..1020 + 110).contains(&n), "{n}");
@@ -139,11 +139,17 @@ fn published_splits_never_change() {
     let original = dataset(&images);
     let hidden = |kind, seed| ids(&sparsify(&original, kind, seed).hidden);
     let half = percent(50.0);
-    let kinds =
-        [Kind::Split1(half), Kind::Split2(half), Kind::Split3(half), Kind::Easy, Kind::Hard, Kind::Extreme];
+    let kinds = [
+        SparsifyKind::Split1(half),
+        SparsifyKind::Split2(half),
+        SparsifyKind::Split3(half),
+        SparsifyKind::Easy,
+        SparsifyKind::Hard,
+        SparsifyKind::Extreme,
+    ];
     let found = kinds.map(|kind| hidden(kind, 0));
     assert_eq!(found.each_ref().map(Vec::as_slice), PUBLISHED);
-    assert_ne!(hidden(Kind::Split3(half), 1), PUBLISHED[2]);
+    assert_ne!(hidden(SparsifyKind::Split3(half), 1), PUBLISHED[2]);
 }
 
 const PUBLISHED: [&[u64]; 6] = [

@@ -5,7 +5,7 @@ use lacuna_data::{Annotation, Dataset};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::Found;
+use crate::ImageDetection;
 use crate::found::best_first;
 use crate::matching::{Overlaps, Standing, Truth};
 
@@ -51,7 +51,7 @@ pub struct AveragePrecisionAt {
 ///
 /// # Panics
 /// When an image or a class is not of the data set.
-pub fn average_precision(dataset: &Dataset, found: &[Found]) -> AveragePrecision {
+pub fn average_precision(dataset: &Dataset, found: &[ImageDetection]) -> AveragePrecision {
     let classes = judge(dataset, found, &coco_ious());
     let mean_over = |area: usize, figure: &dyn Fn(&[AtIou]) -> f64| {
         mean(classes.iter().filter_map(|class| class[area].as_deref()).map(figure))
@@ -91,7 +91,10 @@ pub fn average_precision(dataset: &Dataset, found: &[Found]) -> AveragePrecision
 pub fn average_precision_of_lists(dataset: &Dataset, detections: &[Vec<Detection>]) -> AveragePrecision {
     assert_eq!(detections.len(), dataset.images().len(), "lists of detections, and images");
     let of_image = |(image, detections): (usize, &Vec<Detection>)| {
-        detections.iter().map(|&detection| Found::from_detection(image, detection)).collect::<Vec<_>>()
+        detections
+            .iter()
+            .map(|&detection| ImageDetection::from_detection(image, detection))
+            .collect::<Vec<_>>()
     };
     average_precision(dataset, &detections.iter().enumerate().flat_map(of_image).collect::<Vec<_>>())
 }
@@ -100,7 +103,7 @@ pub fn average_precision_of_lists(dataset: &Dataset, detections: &[Vec<Detection
 ///
 /// # Panics
 /// When an image or a class is not of the data set.
-pub fn average_precision_at(dataset: &Dataset, found: &[Found], iou_min: f64) -> AveragePrecisionAt {
+pub fn average_precision_at(dataset: &Dataset, found: &[ImageDetection], iou_min: f64) -> AveragePrecisionAt {
     let classes = judge(dataset, found, &[iou_min]);
     let per_class: Vec<Option<f64>> =
         classes.iter().map(|class| class[ALL].as_deref().map(mean_ap)).collect();
@@ -140,7 +143,11 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 /// Of each class and each area, the figures for each threshold; `None` when the class has no object of that
 /// area.
-fn judge(dataset: &Dataset, found: &[Found], ious: &[f64]) -> Vec<[Option<Vec<AtIou>>; AREAS.len()]> {
+fn judge(
+    dataset: &Dataset,
+    found: &[ImageDetection],
+    ious: &[f64],
+) -> Vec<[Option<Vec<AtIou>>; AREAS.len()]> {
     let n_classes = dataset.categories().len();
     assert!(found.iter().all(|found| found.class < n_classes), "a class that the data set does not have");
     // What is as good as equal is enough, as in pycocotools.
@@ -161,8 +168,8 @@ fn judge(dataset: &Dataset, found: &[Found], ious: &[f64]) -> Vec<[Option<Vec<At
     let of_class = |class: usize| {
         let found = range(&found, class, |found| found.class);
         let objects = range(&objects, class, |object| object.category);
-        let images: Vec<&[&Found]> = found.chunk_by(|a, b| a.image == b.image).collect();
-        let judge = |found: &&[&Found]| {
+        let images: Vec<&[&ImageDetection]> = found.chunk_by(|a, b| a.image == b.image).collect();
+        let judge = |found: &&[&ImageDetection]| {
             let image = rank[found[0].image];
             let mut found = found.to_vec();
             found.sort_by(|a, b| best_first(a.score, b.score));
@@ -220,9 +227,9 @@ struct Verdict {
 ///
 /// Overlaps are computed once, and matched for each area and threshold. Objects outside the area are left
 /// out, with the detections that match them, and so are detections outside it that match nothing.
-fn judge_image(found: &[&Found], objects: &[&Annotation], ious: &[f64]) -> Vec<Verdict> {
+fn judge_image(found: &[&ImageDetection], objects: &[&Annotation], ious: &[f64]) -> Vec<Verdict> {
     let found = &found[..found.len().min(LIMITS[LIMITS.len() - 1])];
-    let unmatched = |(better, found): (usize, &&Found)| Verdict {
+    let unmatched = |(better, found): (usize, &&ImageDetection)| Verdict {
         score: found.score,
         better: better as u8,
         right: [0; AREAS.len()],

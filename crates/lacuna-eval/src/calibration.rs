@@ -4,11 +4,11 @@ use std::num::NonZeroUsize;
 use lacuna_data::Dataset;
 use serde::Serialize;
 
-use crate::{Found, Match, match_detections};
+use crate::{ImageDetection, Match, match_detections};
 
 /// A detection that was said to be right with some confidence, and what it was.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outcome {
+pub struct JudgedConfidence {
     pub class: usize,
     /// In `[0, 1]`.
     pub confidence: f64,
@@ -16,7 +16,7 @@ pub struct Outcome {
     pub iou: Option<f64>,
 }
 
-impl Outcome {
+impl JudgedConfidence {
     /// `None` for a detection that is to be ignored. The confidence need not be the score by which it was
     /// matched.
     pub fn new(class: usize, confidence: f64, matched: Match) -> Option<Self> {
@@ -34,9 +34,13 @@ impl Outcome {
 ///
 /// # Panics
 /// When an image is not of the data set.
-pub fn outcomes(dataset: &Dataset, found: &[Found], iou_min: f64) -> Vec<Outcome> {
+pub fn outcomes(dataset: &Dataset, found: &[ImageDetection], iou_min: f64) -> Vec<JudgedConfidence> {
     let matches = match_detections(dataset, found, iou_min);
-    found.iter().zip(matches).filter_map(|(f, matched)| Outcome::new(f.class, f.score, matched)).collect()
+    found
+        .iter()
+        .zip(matches)
+        .filter_map(|(f, matched)| JudgedConfidence::new(f.class, f.score, matched))
+        .collect()
 }
 
 /// How far confidences are from what came true.
@@ -54,7 +58,7 @@ pub struct CalibrationError {
     pub ace: f64,
     /// Maximum calibration error (Naeini et al., 2015): the largest gap.
     pub mce: f64,
-    /// Localisation-aware expected calibration error (Oksuz et al., 2023). For each class, in
+    /// Localization-aware expected calibration error (Oksuz et al., 2023). For each class, in
     /// [`LA_ECE_BINS`] bins, `Σ n_bin/n_class · |mean confidence − precision · mean IoU of the right|`; the
     /// mean over the classes that have detections.
     ///
@@ -67,12 +71,12 @@ pub struct CalibrationError {
     /// where confidences are taken to be at least 1e-7 away from 0 and 1.
     pub nll: f64,
     /// Those that `d_ece`, `ace` and `mce` are of, from 0 to 1.
-    pub bins: Vec<Bin>,
+    pub bins: Vec<ConfidenceBin>,
 }
 
 /// The detections with a confidence from `low` up to, but without, `high`; the last bin includes 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Bin {
+pub struct ConfidenceBin {
     pub low: f64,
     pub high: f64,
     pub count: usize,
@@ -83,7 +87,7 @@ pub struct Bin {
     pub iou: Option<f64>,
 }
 
-impl Bin {
+impl ConfidenceBin {
     /// The share that is right; `None` when the bin is empty.
     pub fn precision(&self) -> Option<f64> {
         (self.count > 0).then(|| self.right as f64 / self.count as f64)
@@ -93,7 +97,7 @@ impl Bin {
         Some((self.precision()? - self.confidence?).abs())
     }
 
-    fn localisation_gap(&self) -> Option<f64> {
+    fn localization_gap(&self) -> Option<f64> {
         // Without a right one, precision is 0, and so is its product with anything.
         Some((self.confidence? - self.precision()? * self.iou.unwrap_or(0.0)).abs())
     }
@@ -102,7 +106,7 @@ impl Bin {
 /// As many bins as calibration errors usually have.
 pub const DEFAULT_BINS: NonZeroUsize = NonZeroUsize::new(10).expect("10 is not 0");
 
-/// As many bins as the localisation-aware error has.
+/// As many bins as the localization-aware error has.
 pub const LA_ECE_BINS: NonZeroUsize = NonZeroUsize::new(25).expect("25 is not 0");
 
 /// As near to 0 and 1 as confidences come in logarithms.
@@ -110,29 +114,29 @@ const MARGIN: f64 = 1e-7;
 
 impl CalibrationError {
     /// `None` when there is no detection.
-    pub fn of(outcomes: &[Outcome], bins: NonZeroUsize) -> Option<Self> {
+    pub fn of(outcomes: &[JudgedConfidence], bins: NonZeroUsize) -> Option<Self> {
         if outcomes.is_empty() {
             return None;
         }
         let n = outcomes.len() as f64;
-        let mean = |of: &dyn Fn(&Outcome, f64) -> f64| {
-            let value = |outcome: &Outcome| of(outcome, f64::from(u8::from(outcome.iou.is_some())));
+        let mean = |of: &dyn Fn(&JudgedConfidence, f64) -> f64| {
+            let value = |outcome: &JudgedConfidence| of(outcome, f64::from(u8::from(outcome.iou.is_some())));
             outcomes.iter().map(value).sum::<f64>() / n
         };
         let bins = binned(outcomes.iter().copied(), bins);
-        let gaps: Vec<f64> = bins.iter().filter_map(Bin::gap).collect();
+        let gaps: Vec<f64> = bins.iter().filter_map(ConfidenceBin::gap).collect();
 
-        let mut by_class: BTreeMap<usize, Vec<Outcome>> = BTreeMap::new();
+        let mut by_class: BTreeMap<usize, Vec<JudgedConfidence>> = BTreeMap::new();
         for outcome in outcomes {
             by_class.entry(outcome.class).or_default().push(*outcome);
         }
         let la_eces = by_class.values().map(|of_class| {
-            weighted(&binned(of_class.iter().copied(), LA_ECE_BINS), Bin::localisation_gap)
+            weighted(&binned(of_class.iter().copied(), LA_ECE_BINS), ConfidenceBin::localization_gap)
                 / of_class.len() as f64
         });
         Some(Self {
             n: outcomes.len(),
-            d_ece: weighted(&bins, Bin::gap) / n,
+            d_ece: weighted(&bins, ConfidenceBin::gap) / n,
             ace: gaps.iter().sum::<f64>() / gaps.len() as f64,
             mce: gaps.iter().copied().fold(0.0, f64::max),
             la_ece: la_eces.sum::<f64>() / by_class.len() as f64,
@@ -146,7 +150,11 @@ impl CalibrationError {
     }
 
     /// Of each of the classes `0..n_classes`.
-    pub fn per_class(outcomes: &[Outcome], n_classes: usize, bins: NonZeroUsize) -> Vec<Option<Self>> {
+    pub fn per_class(
+        outcomes: &[JudgedConfidence],
+        n_classes: usize,
+        bins: NonZeroUsize,
+    ) -> Vec<Option<Self>> {
         let mut by_class = vec![Vec::new(); n_classes];
         for outcome in outcomes {
             by_class[outcome.class].push(*outcome);
@@ -155,13 +163,13 @@ impl CalibrationError {
     }
 }
 
-fn weighted(bins: &[Bin], gap: impl Fn(&Bin) -> Option<f64>) -> f64 {
+fn weighted(bins: &[ConfidenceBin], gap: impl Fn(&ConfidenceBin) -> Option<f64>) -> f64 {
     bins.iter().map(|bin| bin.count as f64 * gap(bin).unwrap_or(0.0)).sum()
 }
 
 /// Bins of equal width. Their edges are those of NumPy's `linspace`, rounding and all: 0.3 is not in the
 /// fourth of ten bins, which starts at 0.30000000000000004.
-fn binned(outcomes: impl IntoIterator<Item = Outcome>, n_bins: NonZeroUsize) -> Vec<Bin> {
+fn binned(outcomes: impl IntoIterator<Item = JudgedConfidence>, n_bins: NonZeroUsize) -> Vec<ConfidenceBin> {
     let width = 1.0 / n_bins.get() as f64;
     let edge = |n: usize| if n == n_bins.get() { 1.0 } else { n as f64 * width };
     let upper_edges: Vec<f64> = (1..n_bins.get()).map(edge).collect();
@@ -182,16 +190,16 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, outcome: Outcome) {
+    fn add(&mut self, outcome: JudgedConfidence) {
         self.count += 1;
         self.right += usize::from(outcome.iou.is_some());
         self.confidence += outcome.confidence;
         self.iou += outcome.iou.unwrap_or(0.0);
     }
 
-    fn over(self, low: f64, high: f64) -> Bin {
+    fn over(self, low: f64, high: f64) -> ConfidenceBin {
         let mean = |sum: f64, n: usize| (n > 0).then(|| sum / n as f64);
-        Bin {
+        ConfidenceBin {
             low,
             high,
             count: self.count,
@@ -208,11 +216,11 @@ mod tests {
 
     use super::*;
 
-    fn outcome(class: usize, confidence: f64, iou: Option<f64>) -> Outcome {
-        Outcome { class, confidence, iou }
+    fn outcome(class: usize, confidence: f64, iou: Option<f64>) -> JudgedConfidence {
+        JudgedConfidence { class, confidence, iou }
     }
 
-    fn error_of(outcomes: &[Outcome]) -> CalibrationError {
+    fn error_of(outcomes: &[JudgedConfidence]) -> CalibrationError {
         CalibrationError::of(outcomes, DEFAULT_BINS).expect("there are detections")
     }
 
@@ -276,7 +284,7 @@ mod tests {
         assert!(error_of(&[outcome(0, 1.0, Some(1.0)), outcome(0, 0.0, None)]).nll < 2e-7);
     }
 
-    fn some_outcomes() -> impl Strategy<Value = Vec<Outcome>> {
+    fn some_outcomes() -> impl Strategy<Value = Vec<JudgedConfidence>> {
         let one = (0usize..4, 0.0f64..=1.0, prop::option::of(0.1f64..=1.0));
         prop::collection::vec(
             one.prop_map(|(class, confidence, iou)| outcome(class, confidence, iou)),
@@ -325,10 +333,10 @@ mod tests {
             }
         }
 
-        /// Where boxes are exact, localisation adds nothing; with the same bins the errors of one class agree.
+        /// Where boxes are exact, localization adds nothing; with the same bins the errors of one class agree.
         #[test]
         fn with_perfect_boxes_la_ece_is_d_ece(outcomes in some_outcomes()) {
-            let exact: Vec<Outcome> =
+            let exact: Vec<JudgedConfidence> =
                 outcomes.iter().map(|o| outcome(0, o.confidence, o.iou.map(|_| 1.0))).collect();
             let error = CalibrationError::of(&exact, LA_ECE_BINS).unwrap();
             prop_assert!((error.la_ece - error.d_ece).abs() < 1e-12);

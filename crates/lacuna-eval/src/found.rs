@@ -5,7 +5,7 @@ use lacuna_data::Xywh;
 
 /// A detection in an image of a data set, as exact as a results file has it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Found {
+pub struct ImageDetection {
     /// Index in [`Dataset::images`](lacuna_data::Dataset::images).
     pub image: usize,
     /// Index in [`Dataset::categories`](lacuna_data::Dataset::categories).
@@ -15,21 +15,21 @@ pub struct Found {
     pub score: f64,
 }
 
-impl Found {
+impl ImageDetection {
     /// A model's detection in the image with this index.
     pub fn from_detection(image: usize, detection: Detection) -> Self {
-        let Detection { bounds, class, score } = detection;
-        Self { image, class, bbox: xywh(bounds), score: score.0.into() }
+        let Detection { bbox, class, score } = detection;
+        Self { image, class, bbox: xywh(bbox), score: score.0.into() }
     }
 }
 
 /// As COCO has boxes. A degenerate one becomes a point: a negative area would be outside all ranges, and
 /// then no error either.
-pub(crate) fn xywh(bounds: Box2) -> Xywh {
-    if bounds.is_degenerate() {
+pub(crate) fn xywh(bbox: Box2) -> Xywh {
+    if bbox.is_degenerate() {
         return Xywh { x: 0.0, y: 0.0, width: 0.0, height: 0.0 };
     }
-    let [x1, y1, x2, y2] = [bounds.x1, bounds.y1, bounds.x2, bounds.y2].map(f64::from);
+    let [x1, y1, x2, y2] = [bbox.x1, bbox.y1, bbox.x2, bbox.y2].map(f64::from);
     Xywh { x: x1, y: y1, width: x2 - x1, height: y2 - y1 }
 }
 

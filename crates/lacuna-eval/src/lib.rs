@@ -13,7 +13,9 @@ mod recovered;
 pub use average_precision::{
     AveragePrecision, AveragePrecisionAt, average_precision, average_precision_at, average_precision_of_lists,
 };
-pub use calibration::{Bin, CalibrationError, DEFAULT_BINS, LA_ECE_BINS, Outcome, outcomes};
-pub use found::Found;
+pub use calibration::{
+    CalibrationError, ConfidenceBin, DEFAULT_BINS, JudgedConfidence, LA_ECE_BINS, outcomes,
+};
+pub use found::ImageDetection;
 pub use matching::{Match, match_detections};
-pub use recovered::{Recovered, RecoveredAbove, recovered, recovered_above};
+pub use recovered::{Recovery, RecoveryAbove, recovered, recovered_above};

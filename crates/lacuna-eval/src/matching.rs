@@ -3,7 +3,7 @@
 use lacuna_data::{Annotation, Dataset, Object, Xywh};
 use rayon::prelude::*;
 
-use crate::Found;
+use crate::ImageDetection;
 use crate::found::{best_first, xywh};
 
 /// What became of a detection.
@@ -26,7 +26,7 @@ pub enum Match {
 ///
 /// # Panics
 /// When an image is not of the data set.
-pub fn match_detections(dataset: &Dataset, found: &[Found], iou_min: f64) -> Vec<Match> {
+pub fn match_detections(dataset: &Dataset, found: &[ImageDetection], iou_min: f64) -> Vec<Match> {
     let mut order: Vec<usize> = (0..found.len()).collect();
     order.sort_by(|&a, &b| {
         let (a, b) = (&found[a], &found[b]);
@@ -48,7 +48,7 @@ pub fn match_detections(dataset: &Dataset, found: &[Found], iou_min: f64) -> Vec
 
 /// The same for one image, whose detections come the best first.
 pub(crate) fn matched_in_order<'a>(
-    best_first: impl ExactSizeIterator<Item = &'a Found>,
+    best_first: impl ExactSizeIterator<Item = &'a ImageDetection>,
     truth: &[Truth],
     iou_min: f64,
 ) -> Vec<Match> {
@@ -123,7 +123,7 @@ pub(crate) struct Overlaps {
 
 impl Overlaps {
     pub fn new<'a>(
-        best_first: impl IntoIterator<Item = &'a Found>,
+        best_first: impl IntoIterator<Item = &'a ImageDetection>,
         truth: &[Truth],
         lowest_iou_min: f64,
     ) -> Self {
@@ -186,8 +186,8 @@ mod tests {
         Xywh { x, y: 0.0, width, height: 10.0 }
     }
 
-    fn found(image: usize, class: usize, score: f64, bbox: Xywh) -> Found {
-        Found { image, class, bbox, score }
+    fn found(image: usize, class: usize, score: f64, bbox: Xywh) -> ImageDetection {
+        ImageDetection { image, class, bbox, score }
     }
 
     /// Two images and two classes with these annotations: image, class, box, and whether it is a crowd.
@@ -263,7 +263,7 @@ mod tests {
         }
     }
 
-    fn some_found() -> impl Strategy<Value = Vec<Found>> {
+    fn some_found() -> impl Strategy<Value = Vec<ImageDetection>> {
         let one = (0usize..2, 0usize..2, 0u8..6, some_bar());
         let one =
             one.prop_map(|(image, class, score, bbox)| found(image, class, f64::from(score) / 5.0, bbox));
@@ -271,13 +271,13 @@ mod tests {
     }
 
     /// The rule as it reads, one detection after the other.
-    fn naive(dataset: &Dataset, found: &[Found], iou_min: f64) -> Vec<Match> {
+    fn naive(dataset: &Dataset, found: &[ImageDetection], iou_min: f64) -> Vec<Match> {
         let mut order: Vec<usize> = (0..found.len()).collect();
         order.sort_by(|&a, &b| found[b].score.total_cmp(&found[a].score));
         let mut left: Vec<&Annotation> = dataset.annotations().iter().collect();
         let mut matches = vec![Wrong; found.len()];
         for index in order {
-            let Found { image, class, bbox, .. } = found[index];
+            let ImageDetection { image, class, bbox, .. } = found[index];
             let of = |a: &Annotation, crowd| (a.image, a.category, a.crowd) == (image, class, crowd);
             let overlap = |a: &Annotation| Truth::from(a).overlap(bbox);
             let objects = left.iter().enumerate().filter(|(_, a)| of(a, false) && overlap(a) >= iou_min);

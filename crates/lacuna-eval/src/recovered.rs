@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::found::best_first;
 use crate::matching::{Truth, matched_in_order};
-use crate::{Found, Match, match_detections};
+use crate::{ImageDetection, Match, match_detections};
 
 /// How many of the objects that were hidden from a detector it has found again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recovered {
+pub struct Recovery {
     /// Proposed boxes that have a hidden object for themselves.
     pub right: usize,
     pub proposed: usize,
     pub hidden: usize,
 }
 
-impl Recovered {
+impl Recovery {
     /// The share of the proposals that is right; `None` when nothing was proposed.
     pub fn precision(self) -> Option<f64> {
         share(self.right, self.proposed)
@@ -40,7 +40,7 @@ fn share(part: usize, whole: usize) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-impl Add for Recovered {
+impl Add for Recovery {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -52,7 +52,7 @@ impl Add for Recovered {
     }
 }
 
-impl Sum for Recovered {
+impl Sum for Recovery {
     fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
         counts.fold(Self::default(), Self::add)
     }
@@ -60,21 +60,22 @@ impl Sum for Recovered {
 
 /// Compare the boxes proposed for one image with the objects hidden in it, by the rule of
 /// [`match_detections`]. Every object counts for one proposal only.
-pub fn recovered(proposed: &[Detection], hidden: &[Object], iou_min: f32) -> Recovered {
-    let mut proposals: Vec<Found> = proposed.iter().map(|&p| Found::from_detection(0, p)).collect();
+pub fn recovered(proposed: &[Detection], hidden: &[Object], iou_min: f32) -> Recovery {
+    let mut proposals: Vec<ImageDetection> =
+        proposed.iter().map(|&p| ImageDetection::from_detection(0, p)).collect();
     proposals.sort_by(|a, b| best_first(a.score, b.score));
     let truth: Vec<Truth> = hidden.iter().map(Truth::from).collect();
     let matches = matched_in_order(proposals.iter(), &truth, iou_min.into());
     let right = matches.iter().filter(|matched| matches!(matched, Match::Matched(_))).count();
-    Recovered { right, proposed: proposed.len(), hidden: hidden.len() }
+    Recovery { right, proposed: proposed.len(), hidden: hidden.len() }
 }
 
 /// What it gives to accept every proposal with a confidence of at least a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct RecoveredAbove {
+pub struct RecoveryAbove {
     pub threshold: f64,
     /// With the accepted for the proposed.
-    pub recovered: Recovered,
+    pub recovered: Recovery,
     /// The precision that the confidences promise: the mean of those accepted. `None` when there is none.
     pub promised_precision: Option<f64>,
 }
@@ -90,10 +91,10 @@ pub struct RecoveredAbove {
 /// When an image is not of the data set.
 pub fn recovered_above(
     hidden: &Dataset,
-    proposals: &[Found],
+    proposals: &[ImageDetection],
     iou_min: f64,
     thresholds: &[f64],
-) -> Vec<RecoveredAbove> {
+) -> Vec<RecoveryAbove> {
     let matches = match_detections(hidden, proposals, iou_min);
     let judged = proposals.iter().zip(matches).filter(|(_, matched)| *matched != Match::Ignored);
     let mut surest_first: Vec<(f64, bool)> =
@@ -112,7 +113,7 @@ pub fn recovered_above(
         let proposed = surest_first.partition_point(|(confidence, _)| *confidence >= threshold);
         let (right, confidence) = sums[proposed];
         let promised_precision = (proposed > 0).then(|| confidence / proposed as f64);
-        RecoveredAbove { threshold, recovered: Recovered { right, proposed, hidden }, promised_precision }
+        RecoveryAbove { threshold, recovered: Recovery { right, proposed, hidden }, promised_precision }
     };
     thresholds.iter().map(above).collect()
 }
@@ -135,7 +136,7 @@ mod tests {
     }
 
     fn proposal(class: usize, score: f32, x1: f32, x2: f32) -> Detection {
-        Detection { bounds: bar(x1, x2), class, score: Score(score) }
+        Detection { bbox: bar(x1, x2), class, score: Score(score) }
     }
 
     fn right(proposed: &[Detection], hidden: &[Object]) -> usize {
@@ -147,7 +148,7 @@ mod tests {
         let hidden = [object(0, 0.0, 10.0)];
         let twice = [proposal(0, 0.9, 0.0, 10.0), proposal(0, 0.8, 0.0, 9.0)];
         let counts = recovered(&twice, &hidden, 0.5);
-        assert_eq!(counts, Recovered { right: 1, proposed: 2, hidden: 1 });
+        assert_eq!(counts, Recovery { right: 1, proposed: 2, hidden: 1 });
         assert_eq!((counts.precision(), counts.recall()), (Some(0.5), Some(1.0)));
         assert_eq!(counts.f1(), Some(2.0 / 3.0));
     }
@@ -191,9 +192,9 @@ mod tests {
 
     #[test]
     fn counts_add_up() {
-        let one = Recovered { right: 1, proposed: 2, hidden: 3 };
-        let sum: Recovered = [one, one, Recovered::default()].into_iter().sum();
-        assert_eq!(sum, Recovered { right: 2, proposed: 4, hidden: 6 });
+        let one = Recovery { right: 1, proposed: 2, hidden: 3 };
+        let sum: Recovery = [one, one, Recovery::default()].into_iter().sum();
+        assert_eq!(sum, Recovery { right: 2, proposed: 4, hidden: 6 });
     }
 
     /// One class and two images with these hidden in them: image, and from where over how many pixels.
@@ -211,8 +212,8 @@ mod tests {
         builder.finish()
     }
 
-    fn sure(image: usize, confidence: f64, x: f64, width: f64) -> Found {
-        Found { image, class: 0, bbox: Xywh { x, y: 0.0, width, height: 10.0 }, score: confidence }
+    fn sure(image: usize, confidence: f64, x: f64, width: f64) -> ImageDetection {
+        ImageDetection { image, class: 0, bbox: Xywh { x, y: 0.0, width, height: 10.0 }, score: confidence }
     }
 
     #[test]
@@ -229,10 +230,10 @@ mod tests {
         else {
             panic!("four")
         };
-        assert_eq!(all.recovered, Recovered { right: 2, proposed: 3, hidden: 3 });
-        assert_eq!(some.recovered, Recovered { right: 1, proposed: 2, hidden: 3 });
-        assert_eq!(one.recovered, Recovered { right: 1, proposed: 1, hidden: 3 });
-        assert_eq!(none.recovered, Recovered { right: 0, proposed: 0, hidden: 3 });
+        assert_eq!(all.recovered, Recovery { right: 2, proposed: 3, hidden: 3 });
+        assert_eq!(some.recovered, Recovery { right: 1, proposed: 2, hidden: 3 });
+        assert_eq!(one.recovered, Recovery { right: 1, proposed: 1, hidden: 3 });
+        assert_eq!(none.recovered, Recovery { right: 0, proposed: 0, hidden: 3 });
         assert_eq!((some.promised_precision, some.recovered.precision()), (Some(0.825), Some(0.5)));
         assert_eq!((none.threshold, none.promised_precision), (0.95, None));
     }
@@ -250,16 +251,16 @@ mod tests {
                 list.iter().map(|&(image, x, width)| (image, x.into(), width.into())).collect()
             };
             let hidden = hidden(&bars(&objects), &bars(&crowds));
-            let proposals: Vec<Found> = (proposals.iter())
+            let proposals: Vec<ImageDetection> = (proposals.iter())
                 .map(|&(image, eighths, x, width)| sure(image, f64::from(eighths) / 8.0, x.into(), width.into()))
                 .collect();
             for above in recovered_above(&hidden, &proposals, 0.5, &thresholds) {
-                let accepted: Vec<Found> =
+                let accepted: Vec<ImageDetection> =
                     proposals.iter().copied().filter(|p| p.score >= above.threshold).collect();
                 let alone = match_detections(&hidden, &accepted, 0.5);
                 let right = alone.iter().filter(|matched| matches!(matched, Match::Matched(_))).count();
                 let proposed = alone.iter().filter(|matched| **matched != Match::Ignored).count();
-                prop_assert_eq!(above.recovered, Recovered { right, proposed, hidden: objects.len() });
+                prop_assert_eq!(above.recovered, Recovery { right, proposed, hidden: objects.len() });
             }
         }
     }

@@ -4,7 +4,7 @@
 
 use std::num::NonZeroUsize;
 
-use lacuna_eval::{CalibrationError, DEFAULT_BINS, Outcome};
+use lacuna_eval::{CalibrationError, DEFAULT_BINS, JudgedConfidence};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -46,8 +46,9 @@ fn errors_are_those_of_netcal_and_scikit_learn() {
     for case in fixture.cases {
         let name = case.name.as_str();
         let numbers = case.classes.iter().zip(&case.confidences).zip(&case.ious);
-        let outcomes: Vec<Outcome> =
-            numbers.map(|((&class, &confidence), &iou)| Outcome { class, confidence, iou }).collect();
+        let outcomes: Vec<JudgedConfidence> = numbers
+            .map(|((&class, &confidence), &iou)| JudgedConfidence { class, confidence, iou })
+            .collect();
         for expected in case.binned {
             let error = CalibrationError::of(&outcomes, expected.n_bins).unwrap();
             assert_close(error.d_ece, expected.d_ece, name);

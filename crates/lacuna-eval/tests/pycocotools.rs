@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use lacuna_boxes::{Box2, Detection, Score};
 use lacuna_data::{Builder, Dataset, Xywh, coco};
 use lacuna_eval::{
-    AveragePrecision, Found, average_precision, average_precision_at, average_precision_of_lists,
+    AveragePrecision, ImageDetection, average_precision, average_precision_at, average_precision_of_lists,
 };
 use serde_json::Value;
 
@@ -23,10 +23,10 @@ fn parse(annotations: &Value) -> Dataset {
 }
 
 /// Results in COCO's form.
-fn found(results: &Value, dataset: &Dataset) -> Vec<Found> {
+fn found(results: &Value, dataset: &Dataset) -> Vec<ImageDetection> {
     let found = |result: &Value| {
         let [x, y, width, height] = serde_json::from_value(result["bbox"].clone()).unwrap();
-        Found {
+        ImageDetection {
             image: dataset.images().iter().position(|i| result["image_id"] == i.id).unwrap(),
             class: dataset.categories().iter().position(|c| result["category_id"] == c.id).unwrap(),
             bbox: Xywh { x, y, width, height },
@@ -37,10 +37,10 @@ fn found(results: &Value, dataset: &Dataset) -> Vec<Found> {
 }
 
 /// As a model has them; the numbers of fixtures/coco-eval are exact in 32 bits.
-fn by_image(found: &[Found], dataset: &Dataset) -> Vec<Vec<Detection>> {
+fn by_image(found: &[ImageDetection], dataset: &Dataset) -> Vec<Vec<Detection>> {
     let mut detections = vec![Vec::new(); dataset.images().len()];
-    for &Found { image, class, bbox, score } in found {
-        detections[image].push(Detection { bounds: bbox.to_box(), class, score: Score(score as f32) });
+    for &ImageDetection { image, class, bbox, score } in found {
+        detections[image].push(Detection { bbox: bbox.to_box(), class, score: Score(score as f32) });
     }
     detections
 }
@@ -113,11 +113,11 @@ fn the_order_of_different_scores_does_not_matter() {
 fn a_score_that_is_not_a_number_is_the_worst() {
     let dataset = one_object();
     let bbox = Xywh { x: 10.0, y: 10.0, width: 50.0, height: 50.0 };
-    let found = |score| Found { image: 0, class: 0, bbox, score };
+    let found = |score| ImageDetection { image: 0, class: 0, bbox, score };
     let ap = |scores: [f64; 2]| {
         // The first is right, the second is not.
         let wrong = Xywh { x: 70.0, ..bbox };
-        average_precision(&dataset, &[found(scores[0]), Found { bbox: wrong, ..found(scores[1]) }])
+        average_precision(&dataset, &[found(scores[0]), ImageDetection { bbox: wrong, ..found(scores[1]) }])
             .ap
             .unwrap()
     };
@@ -135,8 +135,8 @@ fn one_object() -> Dataset {
     builder.finish()
 }
 
-fn detection(bounds: Box2, score: f32) -> Detection {
-    Detection { bounds, class: 0, score: Score(score) }
+fn detection(bbox: Box2, score: f32) -> Detection {
+    Detection { bbox, class: 0, score: Score(score) }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Sigmoid focal loss (Lin et al. 2017), value and gradient in one pass over the logits.
 //!
-//! For the margin `z` (`x` of the labelled class, `−x` of every other), `p = σ(z)` and `q = 1 − p`:
+//! For the margin `z` (`x` of the labeled class, `−x` of every other), `p = σ(z)` and `q = 1 − p`:
 //! `loss = −α_t · q^γ · ln p`, `d loss / d z = α_t · q^γ · (γ · p · ln p − q)`. With `e = exp(−|z|)`,
 //! `ln p = min(z, 0) − ln(1 + e)`, which never overflows.
 
@@ -15,7 +15,7 @@ const CHUNK: usize = 1 << 14;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FocalLoss {
-    /// Weight of a labelled class; every other has `1 − alpha`.
+    /// Weight of a labeled class; every other has `1 − alpha`.
     pub alpha: f32,
     /// The focus on what is hard; finite and not negative.
     pub gamma: f32,
@@ -114,8 +114,8 @@ simd_fn! {
         }
         let mut loss: f32 = lanes(s, sums).iter().sum();
         if let Some(label) = label {
-            let (labelled, descent) = focal_of_margin(s, s.splat(logits[label]), weight * alpha, gamma);
-            loss += lanes(s, labelled)[0];
+            let (labeled, descent) = focal_of_margin(s, s.splat(logits[label]), weight * alpha, gamma);
+            loss += lanes(s, labeled)[0];
             gradient[label] = -lanes(s, descent)[0];
         }
         loss

@@ -164,7 +164,7 @@ impl Spilled {
 }
 
 /// What a later tile will read, fetched into the second-level cache with this tile's products: with every
-/// [`UNROLLED`] of them two cache lines, `half_step` floats apart (and their neighbours, which the processor
+/// [`UNROLLED`] of them two cache lines, `half_step` floats apart (and their neighbors, which the processor
 /// adds). The processor itself does not foresee jumps from row to row. A [`row_tile`] whose depth is no multiple of
 /// [`UNROLLED`], such as the stem's, fetches nothing ahead.
 #[derive(Clone, Copy)]
@@ -186,7 +186,7 @@ impl Ahead {
     }
 
     /// Rows of `floats` each, shared out among `tiles` tiles of `depth` products. If there are more rows
-    /// than tiles, neighbours are taken to lie side by side.
+    /// than tiles, neighbors are taken to lie side by side.
     pub(crate) fn shared_out(
         rows: Range<usize>,
         row: impl Fn(usize) -> RowAddress,

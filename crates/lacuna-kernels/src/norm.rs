@@ -1,4 +1,4 @@
-//! Group normalisation and batch normalisation in training: one kernel.
+//! Group normalization and batch normalization in training: one kernel.
 //!
 //! The rows of `x [rows, C]` are cut into segments (an image of a pyramid's level; for batch norm, all
 //! rows), the channels into groups (for batch norm, each is one). In each segment and group,
@@ -24,7 +24,7 @@ const CHUNK: usize = 1 << 14;
 /// errors.
 const BAND: usize = 8;
 
-/// What is normalised together.
+/// What is normalized together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Normalize {
     /// The first row of each segment, and the end of the last.
@@ -387,7 +387,7 @@ simd_fn! {
 }
 
 simd_fn! {
-    /// Writes the rows `x`, normalised, at `at`.
+    /// Writes the rows `x`, normalized, at `at`.
     ///
     /// # Safety
     /// `y` must have as many floats from `at` on, and no other job may use these.

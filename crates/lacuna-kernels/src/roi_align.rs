@@ -1,5 +1,5 @@
 //! RoIAlign (He et al. 2017): a fixed grid of bilinear samples from each region of interest,
-//! averaged per cell, with torchvision's two conventions for where a pixel's centre is.
+//! averaged per cell, with torchvision's two conventions for where a pixel's center is.
 
 use rayon::prelude::*;
 
@@ -30,12 +30,12 @@ pub struct RoiAlign {
     pub spatial_scale: f32,
     /// Samples per cell each way; 0 takes one per pixel the cell covers, rounded up.
     pub sampling_ratio: usize,
-    /// Shift by half a pixel, so that a pixel's centre is at `.5`, and let regions be smaller than a
+    /// Shift by half a pixel, so that a pixel's center is at `.5`, and let regions be smaller than a
     /// pixel.
     pub aligned: bool,
 }
 
-/// A sample along one axis: two neighbouring pixels and their weights.
+/// A sample along one axis: two neighboring pixels and their weights.
 #[derive(Clone, Copy)]
 struct Sample {
     low: usize,
@@ -227,7 +227,7 @@ impl RoiAlign {
             let end = high * self.spatial_scale - offset;
             let mut extent = end - start;
             if !self.aligned && extent < 1.0 {
-                // A region smaller than a pixel would be ill defined where centres are at corners.
+                // A region smaller than a pixel would be ill defined where centers are at corners.
                 extent = 1.0;
             }
             let cell = extent / cells as f32;

@@ -33,7 +33,7 @@ impl Isa {
 
     /// Makes [`Isa::best`] what the environment variable `LACUNA_INSTRUCTIONS` [names](Self::name), if it is set: for the
     /// same kernels on processors that differ, or a measurement as if on another. To be called before any kernel.
-    pub fn hold() -> Result<(), NoSuchInstructions> {
+    pub fn from_env() -> Result<(), NoSuchInstructions> {
         let Some(name) = std::env::var_os("LACUNA_INSTRUCTIONS") else { return Ok(()) };
         let isa =
             Self::available().into_iter().find(|isa| name == isa.name()).ok_or(NoSuchInstructions(name))?;
@@ -160,7 +160,7 @@ pub(crate) trait Simd: Copy {
         // SAFETY: as the caller vouches.
         unsafe { self.store(to, v) }
     }
-    /// Makes what was streamed visible to whom this thread then synchronises with.
+    /// Makes what was streamed visible to whom this thread then synchronizes with.
     #[inline(always)]
     fn fence(self) {}
     /// The first `count < LANES` floats, the rest zero.
@@ -565,7 +565,7 @@ mod x86 {
 /// Defines a function whose body is compiled once per instruction set.
 ///
 /// `fn name<S>(s, …)` becomes `fn name(isa: Isa, …)`; inside, `s: S` offers the operations of
-/// [`Simd`], and plain loops are vectorised by the compiler with that instruction set. Further parameters follow as
+/// [`Simd`], and plain loops are vectorized by the compiler with that instruction set. Further parameters follow as
 /// `<S, const N: usize; T: Trait>`. An `unsafe fn` stays one: its caller vouches for what it is given.
 macro_rules! simd_fn {
     ($(#[$attribute:meta])* $visibility:vis unsafe fn $($rest:tt)*) => {

@@ -1,4 +1,4 @@
-//! Nearest-neighbour upsampling added to a finer map: the top-down path of a feature pyramid.
+//! Nearest-neighbor upsampling added to a finer map: the top-down path of a feature pyramid.
 
 use rayon::prelude::*;
 

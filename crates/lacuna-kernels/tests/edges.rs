@@ -88,7 +88,7 @@ fn what_is_not_finite_stays_so() {
             let result = focal.forward(isa, &[0.5, bad], 2, &[-1], Some(&[0.0])).unwrap();
             assert_eq!((result.loss, result.gradient), (0.0, vec![0.0, 0.0]));
         }
-        // Only the segment and the group are spoilt, but all of them.
+        // Only the segment and the group are spoiled, but all of them.
         let norm = Normalize::new(&[9, 7], 6, 2, 1e-5).unwrap();
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             for at in [0, 4 * 6 + 1, 8 * 6 + 2] {
@@ -100,8 +100,8 @@ fn what_is_not_finite_stays_so() {
                 let gradients =
                     norm.gradients(isa, &x, &result.statistics, &[1.0; 6], y, &mut dy, true).unwrap();
                 for (i, (y, dx)) in result.y.iter().zip(gradients.x.unwrap()).enumerate() {
-                    let spoilt = i < 9 * 6 && i % 6 < 3;
-                    assert!(y.is_nan() == spoilt && dx.is_nan() == spoilt, "{bad} at {at}: {i} {y} {dx}");
+                    let spoiled = i < 9 * 6 && i % 6 < 3;
+                    assert!(y.is_nan() == spoiled && dx.is_nan() == spoiled, "{bad} at {at}: {i} {y} {dx}");
                 }
                 assert!((0..6).all(|c| gradients.weight[c].is_nan() == (c < 3)));
             }
@@ -120,7 +120,7 @@ fn what_is_not_finite_stays_so() {
     }
 }
 
-/// Images cut into tiles together, 2×2 with a pixel between them: nothing is spoilt but what is near.
+/// Images cut into tiles together, 2×2 with a pixel between them: nothing is spoiled but what is near.
 #[test]
 fn what_is_not_finite_stays_near() {
     const SIZE: usize = 32;
@@ -173,12 +173,12 @@ fn what_is_not_finite_stays_in_its_tiles() {
             let y = conv.forward_by(algorithm, isa, &x, &w, &NONE).unwrap();
             let dx = conv.input_gradient_by(algorithm, isa, &bad_dz, &w, None).unwrap();
             for (at_y, at_x) in (0..14).flat_map(|y| (0..14).map(move |x| (y, x))) {
-                let spoilt = reaches(at_y, bad_pixel.0) && reaches(at_x, bad_pixel.1);
+                let spoiled = reaches(at_y, bad_pixel.0) && reaches(at_x, bad_pixel.1);
                 let pixel = at_y * 14 + at_x;
                 let finite = |of: &[f32], channels: usize| {
                     of[pixel * channels..][..channels].iter().all(|value| value.is_finite())
                 };
-                assert!(spoilt || finite(&y, 20) && finite(&dx, 18), "{algorithm:?} {at_y} {at_x}");
+                assert!(spoiled || finite(&y, 20) && finite(&dx, 18), "{algorithm:?} {at_y} {at_x}");
             }
             let dw = conv.weight_gradient_by(algorithm, isa, &x, &dz, None).unwrap();
             for (row, dw) in dw.chunks_exact(20).enumerate() {

@@ -31,7 +31,7 @@ fn channels() -> impl Strategy<Value = usize> {
     prop_oneof![1usize..6, 14usize..19, 60usize..70]
 }
 
-/// Normalisation in the words of its definition.
+/// Normalization in the words of its definition.
 struct Norm {
     segments: Vec<usize>,
     channels: usize,
@@ -160,8 +160,8 @@ fn focal_reference(focal: FocalLoss, x: &[f64], classes: usize, labels: &[i32], 
         .enumerate()
         .map(|(i, &x)| {
             let (row, class) = (i / classes, i % classes);
-            let labelled = labels[row] == class as i32;
-            let (margin, alpha) = if labelled { (x, alpha) } else { (-x, 1.0 - alpha) };
+            let labeled = labels[row] == class as i32;
+            let (margin, alpha) = if labeled { (x, alpha) } else { (-x, 1.0 - alpha) };
             let p = 1.0 / (1.0 + (-margin).exp());
             -f64::from(weights[row]) * alpha * (1.0 - p).powf(gamma) * p.ln()
         })
@@ -329,7 +329,7 @@ proptest! {
     }
 
     #[test]
-    fn normalisation_equals_the_definition(
+    fn normalization_equals_the_definition(
         segments in prop::collection::vec(prop_oneof![0usize..4, 1usize..30, Just(400usize)], 0..4),
         groups in prop_oneof![1usize..4, Just(17usize), Just(32usize)],
         each in prop_oneof![Just(1usize), 2usize..5, Just(8usize)],

@@ -216,7 +216,7 @@ fn check((grid, inputs, outputs): (Grid, usize, usize), isas: &[Isa]) {
     let dz = any(3, pixels * outputs);
     let cases = [
         ("any", any(1, pixels * inputs), any(2, weights)),
-        ("cancelling", rectified(1, pixels * inputs), mean_free(2, 9 * inputs, outputs)),
+        ("canceling", rectified(1, pixels * inputs), mean_free(2, 9 * inputs, outputs)),
         ("even", vec![1.0; pixels * inputs], mean_free(2, 9 * inputs, outputs)),
         ("wild", wild(1, pixels * inputs), any(2, weights)),
     ];

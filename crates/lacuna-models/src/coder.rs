@@ -5,7 +5,7 @@ use lacuna_boxes::Box2;
 /// The largest logarithm of a size that is believed: a box 62.5 times its reference.
 const SIZE_MAX: f32 = 4.135_166_6; // ln(1000 / 16)
 
-/// A box relative to a reference box (Girshick et al., 2014): the shift of its centre in units of the
+/// A box relative to a reference box (Girshick et al., 2014): the shift of its center in units of the
 /// reference's size, and the logarithm of the ratio of the sizes, each times a weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BoxCoder {
@@ -53,7 +53,7 @@ impl BoxCoder {
 }
 
 /// A box by the distances of its four sides from a location, in units of the location's stride (FCOS).
-/// The location is the centre of a square of the stride's size.
+/// The location is the center of a square of the stride's size.
 pub mod distances {
     use lacuna_boxes::Box2;
 

@@ -17,10 +17,10 @@ use crate::retinanet::{RetinaNet, RetinaNetConfig};
 /// A batch of views.
 #[derive(Clone, Debug)]
 pub struct Images {
-    /// `[N, H, W, 3]`, normalised, zero to the right of and below each view.
+    /// `[N, H, W, 3]`, normalized, zero to the right of and below each view.
     pub pixels: Tensor<4>,
-    /// The same views in other colours, for a detector of two views.
-    pub recoloured: Option<Tensor<4>>,
+    /// The same views in other colors, for a detector of two views.
+    pub recolored: Option<Tensor<4>>,
     /// Width and height of each view in `pixels`.
     pub sizes: Vec<(u32, u32)>,
     /// The map from each image to its view. Boxes outside a detector are those of the image.
@@ -41,9 +41,9 @@ impl Images {
     }
 
     /// The part of a box inside view `image`.
-    pub(crate) fn clip(&self, image: usize, bounds: Box2) -> Box2 {
+    pub(crate) fn clip(&self, image: usize, bbox: Box2) -> Box2 {
         let (width, height) = self.sizes[image];
-        bounds.clip(width as f32, height as f32)
+        bbox.clip(width as f32, height as f32)
     }
 
     /// The targets of each image as they are in its view.
@@ -56,10 +56,10 @@ impl Images {
         }
         let in_view = |(image, targets): (usize, &Vec<Target>)| {
             let mut objects = Objects::default();
-            for &Target { bounds, class, placed } in targets {
-                let bounds = self.to_view[image].apply(bounds);
-                if !bounds.is_degenerate() && bounds.area().is_finite() {
-                    objects.boxes.push(bounds);
+            for &Target { bbox, class, placed } in targets {
+                let bbox = self.to_view[image].apply(bbox);
+                if !bbox.is_degenerate() && bbox.area().is_finite() {
+                    objects.boxes.push(bbox);
                     objects.classes.push(class);
                     objects.placed.push(placed);
                 }
@@ -73,9 +73,9 @@ impl Images {
 /// An object that the student is to find: a box of the image, and its class from 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Target {
-    pub bounds: Box2,
+    pub bbox: Box2,
     pub class: usize,
-    /// Whether its place is to be learnt as well, or its class alone. A sample that matches it learns no other object's
+    /// Whether its place is to be learned as well, or its class alone. A sample that matches it learns no other object's
     /// place instead.
     pub placed: bool,
 }
@@ -222,7 +222,7 @@ impl Recalibration {
 #[derive(Clone, Copy, Default)]
 pub struct LossOptions<'a> {
     pub normalization: Normalization,
-    /// RetinaNet and FCOS: classification is divided by the positives of these targets, not of those that are learnt.
+    /// RetinaNet and FCOS: classification is divided by the positives of these targets, not of those that are learned.
     pub counted: Option<&'a [Vec<Target>]>,
     pub negative_weight: Option<NegativeWeight<'a>>,
     /// RetinaNet and FCOS.
@@ -411,7 +411,7 @@ impl Detector {
         }
     }
 
-    /// Whether it is shown each view in other colours, too.
+    /// Whether it is shown each view in other colors, too.
     pub fn two_views(&self) -> bool {
         matches!(self, Self::FasterRcnn(detector) if detector.two_views())
     }

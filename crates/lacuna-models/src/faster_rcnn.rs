@@ -39,7 +39,7 @@ pub struct FasterRcnnConfig {
     /// The proposals of an image that the box head learns from.
     pub proposal_samples: Samples,
     pub post_process: PostProcess,
-    /// Regions are proposed from two views of one geometry, one of them in other colours (SAOD), and classified in the
+    /// Regions are proposed from two views of one geometry, one of them in other colors (SAOD), and classified in the
     /// first. Said only where it is so.
     #[serde(default, skip_serializing_if = "is_false")]
     pub two_views: bool,
@@ -209,13 +209,13 @@ impl RpnValues {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Proposal {
     pub image: usize,
-    pub bounds: Box2,
+    pub bbox: Box2,
 }
 
 /// A box of a view that was proposed, and how surely it is an object.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Proposed {
-    pub bounds: Box2,
+    pub bbox: Box2,
     pub objectness: f32,
 }
 
@@ -239,10 +239,10 @@ impl FasterRcnn {
     }
 
     /// The features that regions are proposed from: with two views, those of both, channel by channel.
-    fn proposing(&self, images: &Images, features: &Levels, recoloured: Option<&Levels>) -> RpnOutput {
-        match recoloured {
-            Some(recoloured) => {
-                let both = features.iter().zip(recoloured);
+    fn proposing(&self, images: &Images, features: &Levels, recolored: Option<&Levels>) -> RpnOutput {
+        match recolored {
+            Some(recolored) => {
+                let both = features.iter().zip(recolored);
                 let both: Levels = both.map(|(a, b)| Tensor::cat(vec![a.clone(), b.clone()], 3)).collect();
                 self.rpn(images, &both)
             }
@@ -250,10 +250,10 @@ impl FasterRcnn {
         }
     }
 
-    /// Those of the view in other colours, for a detector of two.
-    fn recoloured(&self, images: &Images, mode: Mode) -> Option<Levels> {
+    /// Those of the view in other colors, for a detector of two.
+    fn recolored(&self, images: &Images, mode: Mode) -> Option<Levels> {
         self.config.two_views.then(|| {
-            let pixels = images.recoloured.clone().expect("a detector of two views is given both");
+            let pixels = images.recolored.clone().expect("a detector of two views is given both");
             self.backbone.forward(pixels, mode)
         })
     }
@@ -289,16 +289,16 @@ impl FasterRcnn {
                 keep_best(&mut best, limits.per_level, |&row| objectness[row]);
                 for row in best {
                     let anchor = anchors.boxes()[level.start + row - first];
-                    let bounds = images.clip(image, ANCHOR_CODER.decode(anchor, deltas[row]));
-                    if bounds.width() >= 1e-3 && bounds.height() >= 1e-3 {
-                        boxes.push(bounds);
+                    let bbox = images.clip(image, ANCHOR_CODER.decode(anchor, deltas[row]));
+                    if bbox.width() >= 1e-3 && bbox.height() >= 1e-3 {
+                        boxes.push(bbox);
                         scores.push(sigmoid(objectness[row]));
                         levels.push(number);
                     }
                 }
             }
             let kept = nms(&boxes, &scores, &levels, PROPOSAL_NMS_IOU_MAX);
-            let proposed = |index: usize| Proposed { bounds: boxes[index], objectness: scores[index] };
+            let proposed = |index: usize| Proposed { bbox: boxes[index], objectness: scores[index] };
             kept.into_iter().take(limits.per_image).map(proposed).collect()
         };
         (0..images.sizes.len()).into_par_iter().map(of_image).collect()
@@ -314,9 +314,9 @@ impl FasterRcnn {
     fn embed(&self, features: &Levels, proposals: &[Proposal]) -> (Tensor<2>, Vec<usize>) {
         let pooled_levels = features.len() - 1; // The coarsest is for large anchors only.
         let (mut regions, mut order) = (vec![Vec::new(); pooled_levels], vec![Vec::new(); pooled_levels]);
-        for (index, &Proposal { image, bounds }) in proposals.iter().enumerate() {
-            let level = level_of(bounds, pooled_levels);
-            let Box2 { x1, y1, x2, y2 } = bounds;
+        for (index, &Proposal { image, bbox }) in proposals.iter().enumerate() {
+            let level = level_of(bbox, pooled_levels);
+            let Box2 { x1, y1, x2, y2 } = bbox;
             regions[level].push(Region { image, x1, y1, x2, y2 });
             order[level].push(index);
         }
@@ -340,9 +340,8 @@ impl FasterRcnn {
     pub fn detect(&self, images: &Images, score_min: f32) -> Vec<Vec<Detection>> {
         let post_process = self.config.post_process.above(score_min);
         let features = self.features(images, Mode::Inference);
-        let recoloured = self.recoloured(images, Mode::Inference);
-        let RpnOutput { objectness, deltas, anchors } =
-            self.proposing(images, &features, recoloured.as_ref());
+        let recolored = self.recolored(images, Mode::Inference);
+        let RpnOutput { objectness, deltas, anchors } = self.proposing(images, &features, recolored.as_ref());
         let (objectness, deltas) = (ops::values(objectness), ops::values(deltas));
         let proposed =
             self.propose(images, &anchors, &objectness, deltas.as_chunks().0, self.config.proposals);
@@ -383,15 +382,15 @@ impl FasterRcnn {
         let mut rows: Vec<usize> = (0..order.len()).collect();
         rows.sort_unstable_by_key(|&row| order[row]);
         for row in rows {
-            let Proposal { image, bounds } = proposals[order[row]];
+            let Proposal { image, bbox } = proposals[order[row]];
             let scores = softmax(&logits[row * outputs..][..outputs]);
             let deltas = deltas[4 * row * outputs..][..4 * outputs].as_chunks().0;
             for class in 0..self.config.n_classes {
                 let score = scores[class + 1];
                 if score > score_min {
-                    let bounds = images.clip(image, PROPOSAL_CODER.decode(bounds, deltas[class + 1]));
-                    if bounds.width() >= 1e-2 && bounds.height() >= 1e-2 {
-                        found[image].push(Detection { bounds, class, score: Score(score) });
+                    let bbox = images.clip(image, PROPOSAL_CODER.decode(bbox, deltas[class + 1]));
+                    if bbox.width() >= 1e-2 && bbox.height() >= 1e-2 {
+                        found[image].push(Detection { bbox, class, score: Score(score) });
                     }
                 }
             }
@@ -435,9 +434,9 @@ impl FasterRcnn {
     ) -> TwoViewLoss {
         images.check();
         let features = self.features(images, Mode::Training);
-        let recoloured = self.recoloured(images, Mode::Training).expect("a detector of two views");
+        let recolored = self.recolored(images, Mode::Training).expect("a detector of two views");
         let objects = images.targets_in_views(targets, self.config.n_classes);
-        let rpn = self.proposing(images, &features, Some(&recoloured));
+        let rpn = self.proposing(images, &features, Some(&recolored));
         let said = RpnValues::of(&rpn);
         let proposed = self.proposals_to_learn(images, &rpn, &said);
         let mut losses = self.rpn_loss(&rpn, &said, &objects, options, rngs);
@@ -452,18 +451,18 @@ impl FasterRcnn {
 
         let first = self.sample(&features, &proposed, &objects, rngs);
         let found = self.found_in(images, &first, two_views.score_min);
-        let (added, labelled): (Vec<Vec<Detection>>, Vec<Vec<Target>>) =
+        let (added, labeled): (Vec<Vec<Detection>>, Vec<Vec<Target>>) =
             targets.iter().zip(&found).map(|(targets, found)| with_found(targets, found)).unzip();
-        let labelled = images.targets_in_views(&labelled, self.config.n_classes);
-        let second = self.sample(&recoloured, &proposed, &labelled, rngs);
-        let views = [self.roi_loss(first, &objects, options), self.roi_loss(second, &labelled, options)]
+        let labeled = images.targets_in_views(&labeled, self.config.n_classes);
+        let second = self.sample(&recolored, &proposed, &labeled, rngs);
+        let views = [self.roi_loss(first, &objects, options), self.roi_loss(second, &labeled, options)]
             .map(Vec::from);
         let [first, second] = views.map(Losses);
         losses.extend(first.plus(second).times(0.5).0);
 
         let mined: Vec<Proposal> = flat(&mined).collect();
         if let (Some(mining), false) = (two_views.mining, mined.is_empty()) {
-            let [(a, _), (b, _)] = [&features, &recoloured].map(|features| self.embed(features, &mined));
+            let [(a, _), (b, _)] = [&features, &recolored].map(|features| self.embed(features, &mined));
             losses.push((Term::Consistency, (a - b).powi_scalar(2).mean().mul_scalar(mining.weight)));
         }
         TwoViewLoss { losses: Losses(losses), found, added }
@@ -543,7 +542,7 @@ impl FasterRcnn {
             let matches = PROPOSAL_MATCHER.matches(&proposed, &objects.boxes);
             let samples = self.config.proposal_samples.draw(&matches, &mut rngs[image]);
             counts.push(samples.len());
-            proposals.extend(samples.iter().map(|&sample| Proposal { image, bounds: proposed[sample] }));
+            proposals.extend(samples.iter().map(|&sample| Proposal { image, bbox: proposed[sample] }));
             matched.extend(samples.iter().map(|&sample| matches[sample]));
         }
         let output = self.classify(features, &proposals);
@@ -582,7 +581,7 @@ impl FasterRcnn {
         let (mut classification, mut regression) =
             (LossSum::new(scores.len()), LossSum::new(predicted.len()));
         for (row, &index) in order.iter().enumerate() {
-            let Proposal { image, bounds } = proposals[index];
+            let Proposal { image, bbox } = proposals[index];
             let (factor, objects) = (factors[image], &objects[image]);
             let scores = &scores[row * outputs..][..outputs];
             let predicted = predicted[4 * row * outputs..][..4 * outputs].as_chunks().0;
@@ -590,7 +589,7 @@ impl FasterRcnn {
                 let class = objects.classes[object] + 1;
                 classification.add_softmax_focal(row * outputs, factor, scores, class, gamma);
                 if objects.placed[object] {
-                    let target = PROPOSAL_CODER.encode(bounds, objects.boxes[object]);
+                    let target = PROPOSAL_CODER.encode(bbox, objects.boxes[object]);
                     let loss = smooth_l1(predicted[class], target, BETA);
                     regression.add(4 * (row * outputs + class), factor, loss);
                 }
@@ -598,12 +597,12 @@ impl FasterRcnn {
                 // The box predicted from background is that of the likeliest object.
                 let likeliest = || (1..outputs).max_by(|&a, &b| scores[a].total_cmp(&scores[b])).unwrap_or(0);
                 let (weight, gradient) = negative_weight.map_or((1.0, None), |negative| {
-                    negative.of(bounds, || PROPOSAL_CODER.decode(bounds, predicted[likeliest()]), objects)
+                    negative.of(bbox, || PROPOSAL_CODER.decode(bbox, predicted[likeliest()]), objects)
                 });
                 let loss = classification.add_softmax_focal(row * outputs, factor * weight, scores, 0, gamma);
                 if let (Some(sum), Some(gradient)) = (&mut through_weights, gradient) {
                     let class = likeliest();
-                    let by_deltas = PROPOSAL_CODER.gradient(bounds, predicted[class], gradient);
+                    let by_deltas = PROPOSAL_CODER.gradient(bbox, predicted[class], gradient);
                     sum.add_gradient(4 * (row * outputs + class), factor * loss, by_deltas);
                 }
             }
@@ -650,15 +649,15 @@ pub struct Mining {
 impl Mining {
     /// The proposals that stay, and those that were mined, without doubles.
     fn split(&self, proposed: Vec<Proposed>, objects: &Objects) -> (Vec<Box2>, Vec<Box2>) {
-        let is_mined = |Proposed { bounds, objectness }: &Proposed| {
+        let is_mined = |Proposed { bbox, objectness }: &Proposed| {
             *objectness > self.objectness_min
-                && objects.boxes.iter().all(|object| iou(*bounds, *object) <= self.iou_max)
+                && objects.boxes.iter().all(|object| iou(*bbox, *object) <= self.iou_max)
         };
         let (mined, left): (Vec<_>, Vec<_>) = proposed.into_iter().partition(is_mined);
         let (boxes, scores): (Vec<Box2>, Vec<f32>) =
-            mined.into_iter().map(|mined| (mined.bounds, mined.objectness)).unzip();
+            mined.into_iter().map(|mined| (mined.bbox, mined.objectness)).unzip();
         let kept = nms(&boxes, &scores, &vec![0; boxes.len()], self.nms_iou_max.into());
-        (left.into_iter().map(|left| left.bounds).collect(), kept.into_iter().map(|at| boxes[at]).collect())
+        (left.into_iter().map(|left| left.bbox).collect(), kept.into_iter().map(|at| boxes[at]).collect())
     }
 }
 
@@ -669,16 +668,16 @@ const DOUBLE_IOU_MAX: f32 = 0.5;
 ///
 /// Differs from the reference: there an annotation can suppress another of its class.
 fn with_found(targets: &[Target], found: &[Detection]) -> (Vec<Detection>, Vec<Target>) {
-    let given = || targets.iter().map(|target| (target.bounds, target.class));
+    let given = || targets.iter().map(|target| (target.bbox, target.class));
     let is_new = |found: &&Detection| !found.is_one_of(given(), DOUBLE_IOU_MAX);
     let added: Vec<Detection> = found.iter().filter(is_new).copied().collect();
-    let target = |&Detection { bounds, class, .. }: &Detection| Target { bounds, class, placed: true };
+    let target = |&Detection { bbox, class, .. }: &Detection| Target { bbox, class, placed: true };
     let targets = targets.iter().copied().chain(added.iter().map(target)).collect();
     (added, targets)
 }
 
 fn boxes_of(proposed: Vec<Vec<Proposed>>) -> Vec<Vec<Box2>> {
-    proposed.into_iter().map(|of_image| of_image.into_iter().map(|one| one.bounds).collect()).collect()
+    proposed.into_iter().map(|of_image| of_image.into_iter().map(|one| one.bbox).collect()).collect()
 }
 
 /// Sampled proposals, and what the box head says of them.
@@ -692,7 +691,7 @@ struct Sampled {
 
 fn flat(proposed: &[Vec<Box2>]) -> impl Iterator<Item = Proposal> {
     let of_image = |(image, boxes): (usize, &Vec<Box2>)| {
-        boxes.clone().into_iter().map(move |bounds| Proposal { image, bounds })
+        boxes.clone().into_iter().map(move |bbox| Proposal { image, bbox })
     };
     proposed.iter().enumerate().flat_map(of_image)
 }
@@ -738,7 +737,7 @@ mod tests {
         let mining = Mining { objectness_min: 0.8, iou_max: 0.2, nms_iou_max: 0.3, weight: 1.0 };
         let objects = Objects { boxes: vec![square(0.0)], classes: vec![1], placed: vec![true] };
         let proposed = [(0.0, 0.99), (7.0, 0.9), (5.0, 0.9), (40.0, 0.9), (41.0, 0.95), (80.0, 0.8)];
-        let proposed = proposed.map(|(x, objectness)| Proposed { bounds: square(x), objectness });
+        let proposed = proposed.map(|(x, objectness)| Proposed { bbox: square(x), objectness });
         let (left, mined) = mining.split(proposed.to_vec(), &objects);
         // An IoU of 30/170 is little enough, 50/150 is not; 0.8 is not above 0.8; of two the surer is taken, and both go.
         assert_eq!(left, [square(0.0), square(5.0), square(80.0)]);
@@ -750,8 +749,8 @@ mod tests {
 
     #[test]
     fn annotations_come_before_what_was_found() {
-        let target = |x: f32, class: usize| Target { bounds: square(x), class, placed: true };
-        let found = |x: f32, class: usize| Detection { bounds: square(x), class, score: Score(0.95) };
+        let target = |x: f32, class: usize| Target { bbox: square(x), class, placed: true };
+        let found = |x: f32, class: usize| Detection { bbox: square(x), class, score: Score(0.95) };
         // An IoU of 80/120 is a double of its class only, one of 60/140 is none.
         let all = [found(2.0, 1), found(2.0, 0), found(4.0, 1)];
         let (added, targets) = with_found(&[target(0.0, 1)], &all);

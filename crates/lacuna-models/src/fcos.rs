@@ -30,7 +30,7 @@ pub struct FcosConfig {
     /// The convolutions of each head before the last one, each with a group norm.
     pub head_depth: usize,
     pub extra_levels: ExtraLevels,
-    /// How far from an object's centre, in strides, a location may be to predict it.
+    /// How far from an object's center, in strides, a location may be to predict it.
     pub center_radius: f32,
     /// The best of each level that go on to non-maximum suppression.
     pub candidates_per_level: usize,
@@ -135,7 +135,7 @@ impl Fcos {
         FcosOutput { logits, distances, centerness, locations }
     }
 
-    /// The score of a class at a location is `√(p(class)·p(centre))`.
+    /// The score of a class at a location is `√(p(class)·p(center))`.
     pub fn detect(&self, images: &Images, score_min: f32) -> Vec<Vec<Detection>> {
         let FcosOutput { logits, distances, centerness, locations } = self.forward(images, Mode::Inference);
         let [logits, distances, centerness] = [logits, distances, centerness].map(ops::values);
@@ -254,7 +254,7 @@ pub fn centerness_of([left, top, right, bottom]: [f32; 4]) -> f32 {
     (left.min(right) / left.max(right) * (top.min(bottom) / top.max(bottom))).sqrt()
 }
 
-/// The object that each location of an image is to find: it is inside the object, near its centre, and
+/// The object that each location of an image is to find: it is inside the object, near its center, and
 /// the farthest side is 4 to 8 strides away (nearer at the finest level, farther at the coarsest); of
 /// several objects the smallest.
 ///

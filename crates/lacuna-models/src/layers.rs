@@ -1,4 +1,4 @@
-//! Convolutions and normalisations as Burn modules. Their fields have PyTorch's names, so that the path
+//! Convolutions and normalizations as Burn modules. Their fields have PyTorch's names, so that the path
 //! of a parameter is its name in a checkpoint.
 
 use burn::Tensor;

@@ -24,3 +24,4 @@ pub use detector::{
     ConfigError, Detector, DetectorConfig, Images, IouOf, LossOptions, Losses, NegativeWeight, Normalization,
     Recalibration, Target, Term,
 };
+pub use weights::DetectorKind;

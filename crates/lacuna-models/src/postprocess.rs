@@ -69,8 +69,8 @@ impl PostProcess {
             }
             keep_best(&mut candidates, per_level, |candidate| candidate.score);
             found.extend(candidates.into_iter().map(|Candidate { row, class, score }| {
-                let bounds = images.clip(image, decode(row, anchors.boxes()[level.start + row - first]));
-                Detection { bounds, class, score: Score(score) }
+                let bbox = images.clip(image, decode(row, anchors.boxes()[level.start + row - first]));
+                Detection { bbox, class, score: Score(score) }
             }));
         }
         self.suppress(&found, (images, image))
@@ -78,13 +78,13 @@ impl PostProcess {
 
     /// Non-maximum suppression per class, and the way back from the view to the image.
     pub fn suppress(&self, found: &[Detection], (images, image): (&Images, usize)) -> Vec<Detection> {
-        let boxes: Vec<_> = found.iter().map(|detection| detection.bounds).collect();
+        let boxes: Vec<_> = found.iter().map(|detection| detection.bbox).collect();
         let scores: Vec<_> = found.iter().map(|detection| detection.score.0).collect();
         let classes: Vec<_> = found.iter().map(|detection| detection.class).collect();
         let to_image = images.to_view[image].inverse();
         let kept = nms(&boxes, &scores, &classes, self.nms_iou_max);
         let best = kept.into_iter().take(self.detections_max).map(|index| found[index]);
-        best.map(|detection| Detection { bounds: to_image.apply(detection.bounds), ..detection }).collect()
+        best.map(|detection| Detection { bbox: to_image.apply(detection.bbox), ..detection }).collect()
     }
 }
 

@@ -189,7 +189,7 @@ impl Checkpoint {
 
 /// The detectors there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DetectorKind {
     RetinaNet,
     Fcos,
     FasterRcnn,
@@ -200,14 +200,14 @@ impl DetectorConfig {
     /// say, everything else torchvision's.
     pub fn of_checkpoint(
         checkpoint: &Checkpoint,
-        kind: Kind,
+        kind: DetectorKind,
         backbone: ResNetConfig,
         n_classes: usize,
     ) -> Result<Self, WeightsError> {
         let detector = match kind {
-            Kind::RetinaNet => "RetinaNet",
-            Kind::Fcos => "FCOS",
-            Kind::FasterRcnn => "Faster R-CNN",
+            DetectorKind::RetinaNet => "RetinaNet",
+            DetectorKind::Fcos => "FCOS",
+            DetectorKind::FasterRcnn => "Faster R-CNN",
         };
         let path = || checkpoint.path.clone();
         let shape = |name: &str| {
@@ -230,8 +230,8 @@ impl DetectorConfig {
         let unlike = |name: &str| WeightsError::Unlike { path: path(), name: name.to_owned(), detector };
         const OF_FCOS: &str = "head.regression_head.bbox_ctrness.weight";
         match kind {
-            Kind::RetinaNet if checkpoint.shape(OF_FCOS).is_some() => return Err(unlike(OF_FCOS)),
-            Kind::Fcos => drop(shape(OF_FCOS)?),
+            DetectorKind::RetinaNet if checkpoint.shape(OF_FCOS).is_some() => return Err(unlike(OF_FCOS)),
+            DetectorKind::Fcos => drop(shape(OF_FCOS)?),
             _ => {}
         }
         let width = shape("backbone.fpn.layer_blocks.0.0.weight")?[0];
@@ -242,7 +242,7 @@ impl DetectorConfig {
         let layers =
             |name: fn(usize) -> String| (0..).take_while(|&i| checkpoint.shape(&name(i)).is_some()).count();
         Ok(match kind {
-            Kind::RetinaNet => {
+            DetectorKind::RetinaNet => {
                 let anchors = AnchorConfig::retinanet().per_location();
                 check_classes("head.classification_head.cls_logits.weight", anchors, 0)?;
                 Self::RetinaNet(RetinaNetConfig {
@@ -252,7 +252,7 @@ impl DetectorConfig {
                     ..RetinaNetConfig::new(n_classes, backbone)
                 })
             }
-            Kind::Fcos => {
+            DetectorKind::Fcos => {
                 check_classes("head.classification_head.cls_logits.weight", 1, 0)?;
                 Self::Fcos(FcosConfig {
                     width,
@@ -261,7 +261,7 @@ impl DetectorConfig {
                     ..FcosConfig::new(n_classes, backbone)
                 })
             }
-            Kind::FasterRcnn => {
+            DetectorKind::FasterRcnn => {
                 check_classes("roi_heads.box_predictor.cls_score.weight", 1, 1)?;
                 Self::FasterRcnn(FasterRcnnConfig {
                     width,

@@ -17,7 +17,7 @@ use lacuna_models::fpn::ExtraLevels;
 use lacuna_models::layers::{Mode, NormKind};
 use lacuna_models::resnet::{Depth, ResNetConfig, Style};
 use lacuna_models::retinanet::RetinaNetConfig;
-use lacuna_models::weights::{Checkpoint, Kind, WeightsError, named_gradients, to_safetensors};
+use lacuna_models::weights::{Checkpoint, DetectorKind, WeightsError, named_gradients, to_safetensors};
 use lacuna_models::{
     Detector, DetectorConfig, Images, IouOf, LossOptions, Losses, NegativeWeight, Recalibration, Target,
     Term, ops,
@@ -55,14 +55,14 @@ fn images(batch: usize, device: &Device) -> Images {
     let pixels = Tensor::from_data(TensorData::new(values, shape), device);
     Images {
         pixels,
-        recoloured: None,
+        recolored: None,
         sizes: vec![(SIDE, SIDE); batch],
         to_view: vec![Affine::IDENTITY; batch],
     }
 }
 
 fn target(x1: f32, y1: f32, x2: f32, y2: f32) -> Target {
-    Target { bounds: Box2::new(x1, y1, x2, y2), class: 0, placed: true }
+    Target { bbox: Box2::new(x1, y1, x2, y2), class: 0, placed: true }
 }
 
 fn loss(detector: &Detector, images: &Images, targets: &[Vec<Target>], options: &LossOptions) -> Losses {
@@ -129,9 +129,9 @@ fn frozen_stages_and_norms_get_no_gradient() {
 }
 
 /// An object whose place is not known teaches its class as any other, and nothing about its place. In one stage the places
-/// of others, which no sample shares with it, are learnt as if it were not there; in two it takes its share of the samples.
+/// of others, which no sample shares with it, are learned as if it were not there; in two it takes its share of the samples.
 #[test]
-fn places_are_learnt_only_where_they_are_known() {
+fn places_are_learned_only_where_they_are_known() {
     let device = Device::flex().autodiff();
     let images = images(2, &device);
     let (one, other) = (target(8.0, 8.0, 40.0, 44.0), target(52.0, 50.0, 90.0, 92.0));
@@ -354,9 +354,9 @@ fn boxes_are_those_of_the_image() {
         assert!(!view.is_empty());
         assert_eq!(view.len(), image.len());
         for (view, image) in view.iter().zip(&image) {
-            assert_eq!(half.inverse().apply(view.bounds), image.bounds);
+            assert_eq!(half.inverse().apply(view.bbox), image.bbox);
             assert_eq!((view.class, view.score), (image.class, image.score));
-            assert!(image.bounds.x1 >= 0.0 && image.bounds.x2 <= 48.0);
+            assert!(image.bbox.x1 >= 0.0 && image.bbox.x2 <= 48.0);
         }
     }
 }
@@ -385,7 +385,7 @@ fn batch_norm_learns_its_statistics_and_a_frozen_stage_does_not() {
     let both = images(2, &Device::flex());
     let one = Images {
         pixels: both.pixels.clone().narrow(0, 0, 1),
-        recoloured: None,
+        recolored: None,
         sizes: both.sizes[..1].to_vec(),
         to_view: both.to_view[..1].to_vec(),
     };
@@ -432,7 +432,7 @@ fn written(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
 #[test]
 fn what_is_written_reads_back_and_tells_its_own_shape() {
     let folder = tempfile::tempdir().unwrap();
-    let kinds = [Kind::RetinaNet, Kind::Fcos, Kind::FasterRcnn];
+    let kinds = [DetectorKind::RetinaNet, DetectorKind::Fcos, DetectorKind::FasterRcnn];
     for (config, kind) in configs(3, resnet18()).into_iter().zip(kinds) {
         let bytes = to_safetensors(&detector(&config, &Device::flex()));
         let path = written(folder.path(), "model.safetensors", &bytes);
@@ -467,8 +467,8 @@ fn checkpoints_that_do_not_fit_are_refused_by_name() {
     let of = |kind, n_classes| {
         DetectorConfig::of_checkpoint(&checkpoint(), kind, resnet18(), n_classes).unwrap_err()
     };
-    assert!(matches!(of(Kind::FasterRcnn, 3), WeightsError::OtherArchitecture { .. }));
-    let error = of(Kind::RetinaNet, 80);
+    assert!(matches!(of(DetectorKind::FasterRcnn, 3), WeightsError::OtherArchitecture { .. }));
+    let error = of(DetectorKind::RetinaNet, 80);
     assert!(error.to_string().contains("is of 3 classes, not 80"), "{error}");
     let deeper = ResNetConfig::new(Depth::ResNet34);
     let error = checkpoint().into_detector(&configs(3, deeper)[0], &Device::flex()).unwrap_err();
@@ -598,7 +598,7 @@ fn background_is_recalibrated_as_brl_defines_it() {
                 Detector::RetinaNet(retinanet) => {
                     let output = retinanet.forward(&images, Mode::Training);
                     let anchors = output.anchors.boxes();
-                    let ious: Vec<f32> = anchors.iter().map(|anchor| iou(*anchor, object.bounds)).collect();
+                    let ious: Vec<f32> = anchors.iter().map(|anchor| iou(*anchor, object.bbox)).collect();
                     let best = ious.iter().copied().fold(0.0, f32::max);
                     let state = |iou: f32| (iou >= 0.5 || iou == best, iou >= 0.4);
                     let samples = rows(output.logits).into_iter().zip(&ious);
@@ -609,13 +609,13 @@ fn background_is_recalibrated_as_brl_defines_it() {
                 }
                 Detector::Fcos(fcos) => {
                     let output = fcos.forward(&images, Mode::Training);
-                    let matches = objects_at(&output.locations, &[object.bounds], 1.5);
+                    let matches = objects_at(&output.locations, &[object.bbox], 1.5);
                     let squares = output.locations.boxes().iter().zip(&matches);
                     let samples = rows(output.logits).into_iter().zip(squares);
                     let samples = samples.map(|(logits, (square, matched))| {
                         let ((x, y), half) = (square.center(), 2.0 * square.width());
                         let anchor = Box2::new(x - half, y - half, x + half, y + half);
-                        (logits, matched.is_some(), iou(anchor, object.bounds))
+                        (logits, matched.is_some(), iou(anchor, object.bbox))
                     });
                     (samples.collect(), matches.iter().flatten().count())
                 }
@@ -662,7 +662,7 @@ fn classification_is_divided_by_what_is_counted() {
         let expected = match &detector {
             Detector::Fcos(fcos) => {
                 let locations = fcos.forward(&images, Mode::Training).locations;
-                2 * objects_at(&locations, &[object.bounds], 1.5).iter().flatten().count()
+                2 * objects_at(&locations, &[object.bbox], 1.5).iter().flatten().count()
             }
             // Nothing counts as one of each image; so the ratio is that of one image's positives.
             _ => {
@@ -767,12 +767,12 @@ fn two_views([.., config]: [DetectorConfig; 3], device: &Device) -> (Detector, I
     let DetectorConfig::FasterRcnn(config) = config else { unreachable!("it is the last") };
     let config = DetectorConfig::FasterRcnn(FasterRcnnConfig { two_views: true, ..config });
     let first = images(2, device);
-    let recoloured = Some(first.pixels.clone().mul_scalar(0.5));
-    (detector(&config, device), Images { recoloured, ..first })
+    let recolored = Some(first.pixels.clone().mul_scalar(0.5));
+    (detector(&config, device), Images { recolored, ..first })
 }
 
 #[test]
-fn two_views_are_learnt_together() {
+fn two_views_are_learned_together() {
     let device = Device::flex().autodiff();
     let (detector, images) = two_views(configs(2, resnet18()), &device);
     let Detector::FasterRcnn(faster_rcnn) = &detector else { unreachable!("it is") };
@@ -802,10 +802,10 @@ fn two_views_are_learnt_together() {
     // And both are looked at where it detects.
     let plain = Images {
         pixels: Tensor::from_data(images.pixels.to_data(), &Device::flex()),
-        recoloured: images.recoloured.map(|pixels| Tensor::from_data(pixels.to_data(), &Device::flex())),
+        recolored: images.recolored.map(|pixels| Tensor::from_data(pixels.to_data(), &Device::flex())),
         ..images
     };
-    let other = Images { recoloured: Some(plain.pixels.clone()), ..plain.clone() };
+    let other = Images { recolored: Some(plain.pixels.clone()), ..plain.clone() };
     assert_ne!(detector.valid().detect(&plain), detector.valid().detect(&other));
 }
 
@@ -823,7 +823,7 @@ fn the_loss_of_two_views_is_the_mean_of_both() {
         faster_rcnn.two_view_loss(&images, &targets, &options, &LossOptions::default(), &mut rngs);
     assert!(added.iter().any(|added| !added.is_empty()));
 
-    let second = Images { pixels: images.recoloured.clone().unwrap(), ..images.clone() };
+    let second = Images { pixels: images.recolored.clone().unwrap(), ..images.clone() };
     let views = [&images, &second].map(|images| faster_rcnn.features(images, Mode::Training));
     let both: Vec<Tensor<4>> =
         views[0].iter().zip(&views[1]).map(|(a, b)| Tensor::cat(vec![a.clone(), b.clone()], 3)).collect();
@@ -832,35 +832,35 @@ fn the_loss_of_two_views_is_the_mean_of_both() {
     let proposed = faster_rcnn.propose(&images, &anchors, &objectness, deltas.as_chunks().0, FEW);
 
     let found = |image: usize| {
-        added[image].iter().map(|found| Target { bounds: found.bounds, class: found.class, placed: true })
+        added[image].iter().map(|found| Target { bbox: found.bbox, class: found.class, placed: true })
     };
-    let labelled: Vec<Vec<Target>> =
+    let labeled: Vec<Vec<Target>> =
         (0..2).map(|image| targets[image].iter().copied().chain(found(image)).collect()).collect();
     let (mut classification, mut regression) = (0.0, 0.0);
-    for (features, targets) in views.iter().zip([&targets[..], &labelled]) {
+    for (features, targets) in views.iter().zip([&targets[..], &labeled]) {
         let mut proposals = Vec::new();
         for (image, (proposed, targets)) in proposed.iter().zip(targets).enumerate() {
-            let boxes = proposed.iter().map(|one| one.bounds).chain(targets.iter().map(|one| one.bounds));
-            proposals.extend(boxes.map(|bounds| Proposal { image, bounds }));
+            let boxes = proposed.iter().map(|one| one.bbox).chain(targets.iter().map(|one| one.bbox));
+            proposals.extend(boxes.map(|bbox| Proposal { image, bbox }));
         }
         let RoiOutput { logits, deltas, order } = faster_rcnn.classify(features, &proposals);
         let (logits, deltas) = (ops::values(logits), ops::values(deltas));
         for (row, &index) in order.iter().enumerate() {
-            let Proposal { image, bounds } = proposals[index];
-            let overlap = |target: &&Target| iou(bounds, target.bounds);
+            let Proposal { image, bbox } = proposals[index];
+            let overlap = |target: &&Target| iou(bbox, target.bbox);
             let best = targets[image].iter().max_by(|a, b| overlap(a).total_cmp(&overlap(b)));
             let best = best.filter(|target| overlap(target) >= 0.5);
             let class = best.map_or(0, |target| target.class + 1);
             let logits: Vec<f64> = logits[3 * row..][..3].iter().map(|&x| x.into()).collect();
             let sum: f64 = logits.iter().map(|x| x.exp()).sum();
             classification += (sum.ln() - logits[class]) / proposals.len() as f64;
-            let Some(Target { bounds: of, .. }) = best else { continue };
-            let ((x, y), (of_x, of_y)) = (bounds.center(), of.center());
+            let Some(Target { bbox: of, .. }) = best else { continue };
+            let ((x, y), (of_x, of_y)) = (bbox.center(), of.center());
             let wanted = [
-                10.0 * (of_x - x) / bounds.width(),
-                10.0 * (of_y - y) / bounds.height(),
-                5.0 * (of.width() / bounds.width()).ln(),
-                5.0 * (of.height() / bounds.height()).ln(),
+                10.0 * (of_x - x) / bbox.width(),
+                10.0 * (of_y - y) / bbox.height(),
+                5.0 * (of.width() / bbox.width()).ln(),
+                5.0 * (of.height() / bbox.height()).ln(),
             ];
             for (delta, wanted) in deltas[4 * (3 * row + class)..][..4].iter().zip(wanted) {
                 let off = f64::from((delta - wanted).abs());

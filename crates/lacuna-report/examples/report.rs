@@ -9,7 +9,7 @@ use lacuna_boxes::Box2;
 use lacuna_data::decode::RgbImage;
 use lacuna_data::draw::{Outline, draw};
 use lacuna_report::{
-    Bin, ClassCompletion, Curves, Figure, Outcome, Picture, Report, Scale, Series, Stretch, histograms,
+    Bin, ClassCompletion, Curves, Figure, Picture, Report, RunResult, Scale, Series, Stretch, histograms,
     line_chart, reliability_diagram,
 };
 
@@ -117,8 +117,8 @@ fn made() -> Report {
         iterations_done: RECORDS * EVERY,
         iterations: 24_000,
         outcomes: vec![
-            Outcome { model: "student".into(), ap: Some(0.312), ap50: Some(0.521), ap75: Some(0.334) },
-            Outcome { model: "teacher".into(), ap: Some(0.334), ap50: Some(0.548), ap75: None },
+            RunResult { model: "student".into(), ap: Some(0.312), ap50: Some(0.521), ap75: Some(0.334) },
+            RunResult { model: "teacher".into(), ap: Some(0.334), ap50: Some(0.548), ap75: None },
         ],
         facts: vec![
             "The teacher’s AP is 2.2 points above the student’s.".into(),
@@ -191,7 +191,7 @@ fn picture(n: u64) -> Picture {
     let outline = |k: u64, color: [u8; 3], label: String| {
         let [x, y] = [k * 5 + 1, k * 5 + 2].map(|of| (0.5 + 0.5 * noise(n, of)) as f32);
         let (x, y) = (x * 240.0, 30.0 + y * 130.0);
-        Outline { bounds: Box2::new(x, y, x + 60.0 + 8.0 * k as f32, y + 80.0), color, label: Some(label) }
+        Outline { bbox: Box2::new(x, y, x + 60.0 + 8.0 * k as f32, y + 80.0), color, label: Some(label) }
     };
     let confidence = if n < 4 { 0.97 - 0.01 * n as f64 } else { 0.70 + 0.01 * (n - 4) as f64 };
     let given = outline(1, [0, 200, 80], "car & van".into());

@@ -17,7 +17,7 @@ impl Point {
     }
 }
 
-/// What a mark is there for. Its colour, width and dashes follow from it, on light paper and on dark.
+/// What a mark is there for. Its color, width and dashes follow from it, on light paper and on dark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Title,

@@ -11,4 +11,4 @@ mod theme;
 pub use axis::Scale;
 pub use charts::{Bin, Series, Spread, comparison, histograms, line_chart, reliability_diagram};
 pub use figure::{Anchor, Figure, Mark, Point, Role};
-pub use report::{ClassCompletion, Curves, Outcome, Picture, Report, Stretch};
+pub use report::{ClassCompletion, Curves, Picture, Report, RunResult, Stretch};

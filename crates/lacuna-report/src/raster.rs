@@ -40,7 +40,7 @@ struct Canvas {
     height: u32,
     /// Pixels for each unit of the figure.
     scale: u32,
-    /// The share of a new colour in what is seen of it.
+    /// The share of a new color in what is seen of it.
     opacity: f64,
     pixels: Vec<u8>,
 }
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_have_their_colours_at_their_places() {
+    fn marks_have_their_colors_at_their_places() {
         let mut figure = Figure::new("", "", (40.0, 20.0));
         figure.add(Mark::Rectangle {
             role: Role::Series(0),

@@ -19,7 +19,7 @@ pub struct Report {
     pub iterations_done: u64,
     /// As many as were asked for.
     pub iterations: u64,
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<RunResult>,
     /// What the numbers say, a sentence each.
     pub facts: Vec<String>,
     pub curves: Curves,
@@ -36,7 +36,7 @@ pub struct Report {
 
 /// A model's average precision on the test images, each from 0 to 1.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub struct RunResult {
     /// The student, the teacher.
     pub model: String,
     pub ap: Option<f64>,
@@ -184,7 +184,7 @@ impl Report {
              <th scope=\"col\">Model</th><th scope=\"col\">AP</th><th scope=\"col\">AP50</th>\
              <th scope=\"col\">AP75</th></tr></thead>\n<tbody>\n",
         );
-        for Outcome { model, ap, ap50, ap75 } in &self.outcomes {
+        for RunResult { model, ap, ap50, ap75 } in &self.outcomes {
             let _ = write!(html, "<tr><th scope=\"row\">{}</th>", escape(model));
             for value in [ap, ap50, ap75] {
                 let _ = write!(html, "<td>{}</td>", percent(*value));
@@ -326,8 +326,8 @@ impl Report {
             html.push_str("</ul>\n");
         }
         let key = "<ul class=\"key\">\n\
-                   <li><span class=\"given\">class</span> given: green, labelled with the class alone</li>\n\
-                   <li><span class=\"recovered\">class 0.87</span> recovered: red, labelled with class and \
+                   <li><span class=\"given\">class</span> given: green, labeled with the class alone</li>\n\
+                   <li><span class=\"recovered\">class 0.87</span> recovered: red, labeled with class and \
                    confidence</li>\n</ul>\n";
         within(key, html, "")
     }

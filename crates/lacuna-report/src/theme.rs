@@ -1,4 +1,4 @@
-//! What roles look like: the one place for colours, dashes and widths.
+//! What roles look like: the one place for colors, dashes and widths.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use crate::figure::Role;
 /// How many series look different; further ones begin again.
 pub const N_SERIES: usize = 6;
 
-/// The colours of a figure on light or on dark paper.
+/// The colors of a figure on light or on dark paper.
 pub struct Theme {
     pub paper: [u8; 3],
     pub text: [u8; 3],
@@ -15,7 +15,7 @@ pub struct Theme {
     pub muted: [u8; 3],
     pub axis: [u8; 3],
     pub grid: [u8; 3],
-    /// After Okabe and Ito's colours for every kind of colour vision (2008), moved further apart: any two
+    /// After Okabe and Ito's colors for every kind of color vision (2008), moved further apart: any two
     /// differ also for those who lack one of the three kinds of cones, and each has a contrast of at least 3
     /// to 1 with the paper.
     pub series: [[u8; 3]; N_SERIES],
@@ -53,7 +53,7 @@ pub const DARK: Theme = Theme {
     ],
 };
 
-/// The share of an area's colour in what is seen of it.
+/// The share of an area's color in what is seen of it.
 pub const AREA_OPACITY: f64 = 0.16;
 /// The share of a rectangle's.
 pub const RECTANGLE_OPACITY: f64 = 0.72;
@@ -100,7 +100,7 @@ pub fn width(role: Role) -> f64 {
 }
 
 /// Lengths of dashes and of the gaps after them; none for a whole line. With them, series are told apart on
-/// paper without colours too.
+/// paper without colors too.
 pub fn dashes(role: Role) -> &'static [f64] {
     const SERIES: [&[f64]; N_SERIES] =
         [&[], &[7.0, 3.0], &[2.0, 3.0], &[9.0, 3.0, 2.0, 3.0], &[12.0, 4.0], &[4.0, 4.0]];
@@ -125,7 +125,7 @@ pub fn class(role: Role) -> String {
 
 pub const FONT: &str = "system-ui,-apple-system,'Segoe UI','Liberation Sans',Arial,sans-serif";
 
-/// The style sheet of all figures: colours are written out, as many viewers of SVG know no variables.
+/// The style sheet of all figures: colors are written out, as many viewers of SVG know no variables.
 pub fn style_sheet() -> String {
     let mut css = format!(
         "svg.figure text{{font-family:{FONT};font-size:12px}}\n\
@@ -167,7 +167,7 @@ mod tests {
         matrix.map(|row| row.iter().zip(v).map(|(a, b)| a * b).sum())
     }
 
-    /// The contrast of two colours (Web Content Accessibility Guidelines 2.1).
+    /// The contrast of two colors (Web Content Accessibility Guidelines 2.1).
     fn contrast(a: [u8; 3], b: [u8; 3]) -> f64 {
         let [a, b] = [a, b].map(|color| {
             let [r, g, b] = linear(color);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn any_two_series_differ_for_every_kind_of_colour_vision() {
+    fn any_two_series_differ_for_every_kind_of_color_vision() {
         // Machado, Oliveira and Fernandes (2009), severity 1: without long, middle, short cones; and with all.
         const SEEN: [[[f64; 3]; 3]; 4] = [
             [
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn each_series_has_a_colour_and_dashes_of_its_own() {
+    fn each_series_has_a_color_and_dashes_of_its_own() {
         for a in 0..N_SERIES {
             for b in 0..a {
                 assert_ne!(dashes(Role::Series(a)), dashes(Role::Series(b)));

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use lacuna_report::{Bin, ClassCompletion, Curves, Outcome, Picture, Report, Series, Stretch};
+use lacuna_report::{Bin, ClassCompletion, Curves, Picture, Report, RunResult, Series, Stretch};
 use proptest::prelude::*;
 
 const NASTY: &str = "<b>\"cat\" & 'dog'</b>\u{1}";
@@ -17,7 +17,7 @@ fn full(text: &str, value: f64) -> Report {
         detector: text.into(),
         iterations_done: 1500,
         iterations: 2000,
-        outcomes: vec![Outcome { model: text.into(), ap: Some(value), ap50: Some(0.5), ap75: None }],
+        outcomes: vec![RunResult { model: text.into(), ap: Some(value), ap50: Some(0.5), ap75: None }],
         facts: vec![text.into()],
         curves: Curves {
             losses: series(),

@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 
 use burn::module::Module;
 use lacuna_boxes::Score;
-use lacuna_calib::{Calibrator, Observed, Outcome};
+use lacuna_calib::{Calibrator, Outcome, Sample};
 use lacuna_data::batch::Position;
 use lacuna_models::weights::{Checkpoint, WeightsError, to_safetensors};
 use serde::{Deserialize, Serialize};
 
 use crate::data::{Data, Fingerprint};
 use crate::learner::Learner;
-use crate::metrics::Window;
+use crate::metrics::MetricsWindow;
 use crate::model::{self, ModelConfig, ModelError};
 use crate::warnings::Watch;
 
@@ -37,8 +37,8 @@ pub struct Progress {
     pub evaluated: u64,
     /// The best AP so far.
     pub best: Option<f64>,
-    pub since_line: Window,
-    pub since_evaluation: Window,
+    pub since_line: MetricsWindow,
+    pub since_evaluation: MetricsWindow,
     pub watch: Watch,
 }
 
@@ -72,8 +72,8 @@ struct State {
     calibrator: Option<Calibrator>,
     /// Class, score and outcome of the detections of each image, the oldest first.
     queue: Vec<Vec<(usize, f32, Outcome)>>,
-    since_line: Window,
-    since_evaluation: Window,
+    since_line: MetricsWindow,
+    since_evaluation: MetricsWindow,
     watch: Watch,
     /// Length and CRC-32 of the other files.
     files: BTreeMap<String, (u64, u32)>,
@@ -237,8 +237,7 @@ fn read(folder: &Path, learner: Learner) -> Result<(Learner, Progress), Checkpoi
             if let Some(calibration) = &mut teacher.calibration {
                 calibration.calibrator = state.calibrator;
                 for image in &state.queue {
-                    let observed =
-                        |&(class, score, outcome)| Observed { class, score: Score(score), outcome };
+                    let observed = |&(class, score, outcome)| Sample { class, score: Score(score), outcome };
                     calibration.queue.push(image.iter().map(observed).collect());
                 }
             }
@@ -258,7 +257,7 @@ impl State {
     fn new(learner: &Learner, progress: &Progress, files: &[(&str, Vec<u8>)]) -> Self {
         let calibration = learner.teacher.as_ref().and_then(|teacher| teacher.calibration.as_ref());
         let queue = calibration.into_iter().flat_map(|calibration| calibration.queue.images());
-        let of_image = |image: &[Observed]| image.iter().map(|o| (o.class, o.score.0, o.outcome)).collect();
+        let of_image = |image: &[Sample]| image.iter().map(|o| (o.class, o.score.0, o.outcome)).collect();
         let Progress { data, position, evaluated, best, since_line, since_evaluation, watch } =
             progress.clone();
         Self {

@@ -1,25 +1,26 @@
 //! What a run is told: the tables of its TOML file, with the paper's values where it says nothing.
 
 mod file;
-mod off;
 
 use std::path::PathBuf;
 
-use lacuna_calib::Kind;
-use lacuna_data::augment::{RecolourRange, ResizeRange};
+use lacuna_calib::CalibratorKind;
+use lacuna_data::augment::{RecolorRange, ResizeRange};
 use lacuna_data::batch::{Normalize, Recipe};
 use lacuna_data::decode::OnBadImage;
+use lacuna_data::off;
+use lacuna_gaps::OverlapRule;
+use lacuna_models::DetectorKind;
 use lacuna_models::faster_rcnn::FasterRcnnConfig;
 use lacuna_models::fcos::FcosConfig;
 use lacuna_models::layers::NormKind;
 use lacuna_models::postprocess::PostProcess;
 use lacuna_models::resnet::{Depth, ResNetConfig};
 use lacuna_models::retinanet::RetinaNetConfig;
-use lacuna_models::weights::Kind as DetectorKind;
 use lacuna_models::{DetectorConfig, IouOf, Normalization};
 use serde::{Deserialize, Serialize};
 
-pub use file::{ConfigError, Place, Source};
+pub use file::{ConfigError, Source, SourceLocation};
 
 use crate::model::{InputConfig, ResizeKind};
 
@@ -160,7 +161,7 @@ pub struct Fixed {
     /// τ_s, of raw scores.
     pub threshold: f32,
     pub teacher: TeacherConfig,
-    pub overlap: Overlap,
+    pub overlap: OverlapRule,
     pub focal_iou: FocalIou,
 }
 
@@ -177,7 +178,7 @@ pub struct Dynamic {
     #[serde(with = "off")]
     pub epoch_end: Option<f64>,
     pub teacher: TeacherConfig,
-    pub overlap: Overlap,
+    pub overlap: OverlapRule,
     pub focal_iou: FocalIou,
 }
 
@@ -194,7 +195,7 @@ pub struct Calibrated {
     pub before_first_fit: BeforeFirstFit,
     pub calibrator: CalibratorConfig,
     pub teacher: TeacherConfig,
-    pub overlap: Overlap,
+    pub overlap: OverlapRule,
     pub focal_iou: FocalIou,
 }
 
@@ -238,7 +239,7 @@ pub struct UnbiasedTeacher {
 }
 
 /// SAOD, published as SparseDet (Suri et al., 2023): two views at once, of which the second also learns what was found in
-/// the first; regions that look like objects nobody annotated are not learnt as background. For Faster R-CNN.
+/// the first; regions that look like objects nobody annotated are not learned as background. For Faster R-CNN.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Saod {
     /// The first iteration in which regions are mined.
@@ -258,7 +259,7 @@ pub struct Saod {
 /// What makes confidences of the teacher's scores (φ_c).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalibratorConfig {
-    pub kind: Kind,
+    pub kind: CalibratorKind,
     /// A class with detections enough has one of its own, the others that of all.
     pub per_class: bool,
 }
@@ -281,29 +282,8 @@ pub struct TeacherConfig {
     pub score_min: f32,
     /// After iteration t the teacher is `m·teacher + (1 − m)·student` with `m = min(this, 1 − 1/(t + 1))`.
     pub momentum_max: f32,
-    /// Whether the boxes of pseudo labels are learnt, or their classes alone.
+    /// Whether the boxes of pseudo labels are learned, or their classes alone.
     pub pseudo_boxes: bool,
-}
-
-/// Which detections of the teacher are judged, and which are candidates for a missing box.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Overlap {
-    /// τ⁻: above this IoU with an annotation of its class a detection is judged, below it is a candidate.
-    pub iou_low: f32,
-    /// τ⁺: a judged detection is right above this IoU.
-    pub iou_high: f32,
-    /// No candidate overlaps an annotation of any class more than this.
-    #[serde(with = "off")]
-    pub cross_class_iou: Option<f32>,
-    /// No candidate overlaps a better one, of any class, more than this: an object is of one class.
-    #[serde(with = "off")]
-    pub candidate_iou: Option<f32>,
-    /// No candidate covers more than this share of an annotation of its class, or is covered so far by one.
-    #[serde(with = "off")]
-    pub containment: Option<f32>,
-    /// No candidate has a side of so many pixels or less in the student's view.
-    #[serde(with = "off")]
-    pub min_side: Option<f32>,
 }
 
 /// `FIoU(iou) = w0 + k·(−α·iou^γ·ln(1 − iou))`, the weight of a negative sample's classification loss.
@@ -345,26 +325,13 @@ impl Default for TeacherConfig {
     }
 }
 
-impl Default for Overlap {
-    fn default() -> Self {
-        Self {
-            iou_low: 0.6,
-            iou_high: 0.75,
-            cross_class_iou: Some(0.75),
-            candidate_iou: None,
-            containment: Some(0.9),
-            min_side: Some(10.0),
-        }
-    }
-}
-
 impl Method {
     pub const NAMES: [&str; 8] =
         ["supervised", "fixed", "dynamic", "calibrated", "brl", "co-mining", "unbiased-teacher", "saod"];
 
     /// The method with this name, as its paper has it; BRL, too, has a strong view, as the others have.
     pub fn named(name: &str) -> Option<Self> {
-        let (teacher, overlap) = (TeacherConfig::default(), Overlap::default());
+        let (teacher, overlap) = (TeacherConfig::default(), OverlapRule::default());
         let focal_iou = FocalIou::new(false);
         Some(match name {
             "supervised" => Self::Supervised(Supervised { strong_view: true, focal_iou }),
@@ -384,7 +351,7 @@ impl Method {
                 refit_every: 500,
                 window_images: 8000,
                 before_first_fit: BeforeFirstFit::Nothing,
-                calibrator: CalibratorConfig { kind: Kind::Platt, per_class: false },
+                calibrator: CalibratorConfig { kind: CalibratorKind::Platt, per_class: false },
                 teacher,
                 overlap,
                 focal_iou,
@@ -434,9 +401,9 @@ impl Method {
             Self::Fixed(Fixed { strong_view, .. })
             | Self::Dynamic(Dynamic { strong_view, .. })
             | Self::Calibrated(Calibrated { strong_view, .. }) => vec![weak, of_student(*strong_view)],
-            Self::CoMining(_) => vec![weak, Recipe::Follower(RecolourRange::CO_MINING)],
-            Self::UnbiasedTeacher(_) => vec![weak, Recipe::Follower(RecolourRange::UNBIASED_TEACHER)],
-            Self::Saod(_) => vec![weak, Recipe::Follower(RecolourRange::SAOD)],
+            Self::CoMining(_) => vec![weak, Recipe::Follower(RecolorRange::CO_MINING)],
+            Self::UnbiasedTeacher(_) => vec![weak, Recipe::Follower(RecolorRange::UNBIASED_TEACHER)],
+            Self::Saod(_) => vec![weak, Recipe::Follower(RecolorRange::SAOD)],
         }
     }
 
@@ -478,7 +445,7 @@ impl Method {
     }
 
     /// The settings of a teacher whose detections are compared with the annotations, where there is one.
-    pub fn teaching(&self) -> Option<(TeacherConfig, Overlap)> {
+    pub fn teaching(&self) -> Option<(TeacherConfig, OverlapRule)> {
         match self {
             Self::Fixed(method) => Some((method.teacher, method.overlap)),
             Self::Dynamic(method) => Some((method.teacher, method.overlap)),
@@ -620,7 +587,7 @@ impl RunConfig {
             let above = (floor..1.0).contains(&score_min);
             require(above, "method.teacher.score_min", "from `detector.post_process.score_min` to below 1")?;
             require((0.0..1.0).contains(&momentum_max), "method.teacher.momentum_max", "from 0 to below 1")?;
-            let Overlap { iou_low, iou_high, cross_class_iou, candidate_iou, containment, min_side } =
+            let OverlapRule { iou_low, iou_high, cross_class_iou, candidate_iou, containment, min_side } =
                 overlap;
             require(share(iou_low) && iou_low > 0.0, "method.overlap.iou_low", "above 0, up to 1")?;
             require(

@@ -1,11 +1,12 @@
 //! The data of a run.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use lacuna_data::layout::{Layout, ReadOptions, Split};
-use lacuna_data::{Annotation, Builder, Category, Dataset, Error, Image, Object, coco};
+use lacuna_data::{Category, Dataset, Object};
+use lacuna_gaps::read_hidden;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{DataConfig, PartConfig};
@@ -27,14 +28,15 @@ pub struct Part {
 
 impl Data {
     /// # Errors
-    /// What is wrong with a file; [`Error::NotHidden`] or [`Error::UnknownClass`] when what was hidden is not of
+    /// What is wrong with a file; [`NotHidden`](lacuna_data::Error::NotHidden) or
+    /// [`UnknownClass`](lacuna_data::Error::UnknownClass) when what was hidden is not of
     /// the images or classes that are trained.
     pub fn read(config: &DataConfig) -> lacuna_data::Result<Self> {
         let train = Part::read(&config.train, config)?.expect("the configuration says where it is");
         let test = Part::read(&config.test, config)?;
         let hidden = match &config.hidden {
             Some(path) => {
-                let hidden = hidden_part(path, &train.dataset, !config.classes.is_empty())?;
+                let hidden = read_hidden(path, &train.dataset, !config.classes.is_empty())?;
                 let images = hidden.images().iter().enumerate();
                 Some(images.map(|(index, image)| (image.id, hidden.objects_of(index))).collect())
             }
@@ -84,43 +86,6 @@ impl Part {
         let folder = split.images()?.to_owned();
         Ok(Some(Self { dataset: Arc::new(split.dataset.clone()), folder, split }))
     }
-}
-
-/// The data set with nothing but the annotations of this file, which a simulated split took away from it. Images
-/// and classes are at the same places; classes are found by their names. `some` of them are of interest, or all.
-///
-/// # Errors
-/// What is wrong with the file; [`Error::NotHidden`] or [`Error::UnknownClass`] when it has images or classes that
-/// the data set has not.
-pub fn hidden_part(path: &Path, dataset: &Dataset, some: bool) -> lacuna_data::Result<Dataset> {
-    let hidden = coco::read(path)?;
-    let known: HashMap<u64, usize> =
-        dataset.images().iter().enumerate().map(|(index, image)| (image.id, index)).collect();
-    let index_of = |image: &Image| {
-        let index = known.get(&image.id).copied();
-        index.filter(|&index| dataset.images()[index].file_name == image.file_name).ok_or_else(|| {
-            let reason = format!("its image {} ({}) is not in the data set", image.id, image.file_name);
-            Error::NotHidden { path: path.to_owned(), reason }
-        })
-    };
-    let indices = hidden.images().iter().map(index_of).collect::<lacuna_data::Result<Vec<usize>>>()?;
-    let names: Vec<String> = dataset.categories().iter().map(|category| category.name.clone()).collect();
-    let mut builder = Builder::extending(&dataset.filter(|_, _| false));
-    for annotation in hidden.annotations() {
-        let Category { id, name, .. } = &hidden.categories()[annotation.category];
-        let known = dataset.categories();
-        // Of several classes of one name, that of the same id.
-        let class = known.iter().position(|known| known.name == *name && known.id == *id);
-        match class.or_else(|| names.iter().position(|known| known == name)) {
-            Some(class) => {
-                let Annotation { image, bbox, area, crowd, .. } = *annotation;
-                builder.annotation_of_area(indices[image], class, (bbox, area), crowd, ());
-            }
-            None if some => {}
-            None => return Err(Error::UnknownClass { name: name.clone(), known: names }),
-        }
-    }
-    Ok(builder.finish())
 }
 
 /// What tells the data of one run from that of another: check sums of what is trained, tested and hidden.

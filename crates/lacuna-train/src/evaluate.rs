@@ -16,7 +16,7 @@ use crate::model::{InputConfig, ModelCategory};
 const DECODED_AT_ONCE: usize = 16;
 
 /// What a detector finds in the images of a data set.
-pub struct Found {
+pub struct DatasetDetections {
     /// Of each image of the data set, best first, in its coordinates, with the detector's classes.
     pub detections: Vec<Vec<Detection>>,
     /// Images that could not be read; nothing was found in them.
@@ -33,8 +33,8 @@ pub fn detect_all(
     (dataset, folder): (&Dataset, &Path),
     on_bad_image: OnBadImage,
     go_on: &mut dyn FnMut() -> bool,
-) -> lacuna_data::Result<Found> {
-    let mut found = Found { detections: Vec::new(), skipped: Vec::new() };
+) -> lacuna_data::Result<DatasetDetections> {
+    let mut found = DatasetDetections { detections: Vec::new(), skipped: Vec::new() };
     for images in dataset.images().chunks(DECODED_AT_ONCE) {
         let decoded: Vec<Result<RgbImage, ImageError>> = images
             .par_iter()

@@ -2,13 +2,15 @@
 
 use burn::module::Module;
 use lacuna_boxes::{Detection, Score};
-use lacuna_calib::{CalibrationQueue, Calibrator, Confidence, Kind, NoFit, Observed, Outcome, Place};
+use lacuna_calib::{
+    CalibrationQueue, Calibrator, CalibratorKind, Confidence, NoFit, Outcome, Proximity, Sample,
+};
 use lacuna_models::{Detector, Losses, Term, ops};
 
 use crate::config::{Calibrated, Method, RunConfig};
 use crate::phases::{Phase, Stopwatch};
-use crate::pseudo::Split;
 use crate::{Optimizer, update_teacher};
+use lacuna_gaps::JudgedImage;
 
 /// All that training changes.
 pub struct Learner {
@@ -45,7 +47,7 @@ impl Threshold {
         match self {
             Self::Score(min) => candidate.score > *min,
             Self::Confidence(min, calibrator) => {
-                calibrator.confidence(candidate.class, candidate.score, Place::Away) > *min
+                calibrator.confidence(candidate.class, candidate.score, Proximity::Away) > *min
             }
         }
     }
@@ -54,7 +56,7 @@ impl Threshold {
     pub fn as_score(&self) -> Option<Score> {
         match self {
             Self::Score(min) => Some(*min),
-            Self::Confidence(min, calibrator) => calibrator.pooled().score_of(*min, Place::Away),
+            Self::Confidence(min, calibrator) => calibrator.pooled().score_of(*min, Proximity::Away),
         }
     }
 }
@@ -67,7 +69,7 @@ pub struct Step {
     /// The detections that pseudo labels are made from, of each image.
     pub found: Vec<Vec<Detection>>,
     /// Of each image, by a method that compares detections with annotations.
-    pub splits: Vec<Split>,
+    pub splits: Vec<JudgedImage>,
     /// Away from all annotations of their class.
     pub pseudo_labels: Vec<Vec<Detection>>,
     /// What the candidates had to be above; `None` when none was let through.
@@ -94,7 +96,7 @@ pub struct NotFinite {
 }
 
 impl Learner {
-    /// A student that has not learnt anything yet, and a teacher that is its image.
+    /// A student that has not learned anything yet, and a teacher that is its image.
     pub fn new(student: Detector, config: &RunConfig) -> Self {
         let teacher = config.method.has_teacher().then(|| Teacher {
             detector: student.valid(),
@@ -149,11 +151,11 @@ impl Learner {
 
 impl Calibration {
     /// The detections of one more image: all of them for a calibrator that looks at all, else the judged.
-    pub(crate) fn remember(&mut self, method: &Calibrated, split: &Split) {
-        let of_use = |observed: &&Observed| {
-            method.calibrator.kind == Kind::Completeness || observed.outcome != Outcome::Candidate
+    pub(crate) fn remember(&mut self, method: &Calibrated, split: &JudgedImage) {
+        let of_use = |sample: &&Sample| {
+            method.calibrator.kind == CalibratorKind::Completeness || sample.outcome != Outcome::Candidate
         };
-        self.queue.push(split.observed.iter().filter(of_use).copied().collect());
+        self.queue.push(split.samples.iter().filter(of_use).copied().collect());
     }
 
     /// Fits the calibrator to the queue if it is time. The old one stays when nothing can be fitted, or only
@@ -163,7 +165,7 @@ impl Calibration {
         if !iteration.is_multiple_of(*refit_every) {
             return None;
         }
-        let observed: Vec<Observed> = self.queue.observed().collect();
+        let observed: Vec<Sample> = self.queue.observed().collect();
         let fit = Calibrator::fit(calibrator.kind, calibrator.per_class, &observed);
         let fit = fit.map(|fit| self.calibrator = Some(fit));
         Some(Refit { fit, detections: observed.len() })

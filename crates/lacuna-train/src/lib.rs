@@ -1,7 +1,6 @@
 //! Training of detectors on sparsely annotated data, and the models that come of it.
 
 mod checkpoint;
-pub mod complete;
 pub mod config;
 pub mod data;
 pub mod evaluate;
@@ -12,10 +11,9 @@ pub mod metrics;
 pub mod model;
 mod optim;
 pub mod phases;
-pub mod pseudo;
 pub mod runner;
 mod schedule;
 mod warnings;
 
 pub use checkpoint::CheckpointError;
-pub use optim::{Optimizer, Statistics, update_teacher};
+pub use optim::{NormStatistics, Optimizer, update_teacher};

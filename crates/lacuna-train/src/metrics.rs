@@ -1,22 +1,23 @@
 //! What a run tells about itself: sums over some iterations, and the lines of `metrics.jsonl` and
 //! `results.csv` that they become.
 
-use lacuna_calib::{Calibrator, Place, Reliability};
+use lacuna_calib::{Calibrator, Proximity, Reliability};
 use lacuna_data::Object;
-use lacuna_eval::{AveragePrecision, Recovered, recovered};
+use lacuna_data::number::shortest;
+use lacuna_eval::{AveragePrecision, Recovery, recovered};
+use lacuna_gaps::JudgedImage;
 use lacuna_models::Term;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::learner::{Step, Threshold};
-use crate::pseudo::Split;
 
 /// A pseudo label has found a hidden annotation of its class at this IoU.
 pub const FOUND_IOU_MIN: f32 = 0.5;
 
 /// Sums over the iterations since the last line.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Window {
+pub struct MetricsWindow {
     pub iterations: u64,
     pub images: u64,
     /// In the order of [`TERMS`]; a detector has some of them.
@@ -31,7 +32,7 @@ pub struct Window {
     scores: [u64; SCORE_BINS],
     raw: Reliability,
     calibrated: Reliability,
-    recovered: Recovered,
+    recovered: Recovery,
 }
 
 const SCORE_BINS: usize = 20;
@@ -61,7 +62,7 @@ pub(crate) fn term_name(term: Term) -> &'static str {
     TERMS.iter().find(|(other, _)| *other == term).map_or("", |(_, name)| name)
 }
 
-impl Window {
+impl MetricsWindow {
     /// `hidden` are the annotations that a simulated split took away, of each image of the batch.
     pub fn add(&mut self, step: &Step, annotations: usize, hidden: Option<&[Vec<Object>]>) {
         self.iterations += 1;
@@ -80,10 +81,10 @@ impl Window {
             *self.candidates.get_or_insert(0) += split.candidates.len() as u64;
         }
         self.pseudo_labels += step.pseudo_labels.iter().map(|labels| labels.len() as u64).sum::<u64>();
-        for (class, judged) in step.splits.iter().flat_map(Split::judged) {
+        for (class, judged) in step.splits.iter().flat_map(JudgedImage::judged) {
             self.raw.add(judged.score.0, judged.right);
             if let Some(calibrator) = &step.calibrator {
-                let confidence = calibrator.confidence(class, judged.score, Place::Near);
+                let confidence = calibrator.confidence(class, judged.score, Proximity::Near);
                 self.calibrated.add(confidence.0, judged.right);
             }
         }
@@ -120,7 +121,7 @@ pub struct Record {
     pub lr: f32,
     /// Whether there may be pseudo labels.
     pub taught: bool,
-    pub window: Window,
+    pub window: MetricsWindow,
     pub calibrator: Option<Calibrator>,
     pub threshold: Option<Threshold>,
     pub student: Option<AveragePrecision>,
@@ -174,7 +175,7 @@ impl Record {
             format!(",\"{name}\":{}", value.map_or("null".to_owned(), number))
         });
         let mut line = format!("{{\"event\":\"{event}\"{}", numbers.collect::<String>());
-        let Window { scores, raw, calibrated, .. } = &self.window;
+        let MetricsWindow { scores, raw, calibrated, .. } = &self.window;
         if self.taught {
             let scores: Vec<String> = scores.iter().map(u64::to_string).collect();
             line += &format!(",\"scores\":[{}]", scores.join(","));
@@ -192,7 +193,7 @@ impl Record {
             epoch: 0.0,
             lr: 0.0,
             taught: false,
-            window: Window::default(),
+            window: MetricsWindow::default(),
             calibrator: None,
             threshold: None,
             student: None,
@@ -210,16 +211,11 @@ impl Record {
 
 /// Count, right and mean confidence of each bin.
 fn bins(reliability: &Reliability) -> String {
-    let bin = |bin: &lacuna_calib::Bin| {
+    let bin = |bin: &lacuna_calib::ReliabilityBin| {
         let mean = if bin.count > 0 { bin.confidence / bin.count as f64 } else { 0.0 };
         format!("[{},{},{}]", bin.count, bin.right, number(mean))
     };
     reliability.bins().iter().map(bin).collect::<Vec<_>>().join(",")
-}
-
-/// The number of 64 bits that reads like this one of 32.
-pub fn shortest(value: f32) -> f64 {
-    value.to_string().parse().unwrap_or(f64::from(value))
 }
 
 /// Whole numbers without a fraction, others as short as they are exact.
@@ -233,11 +229,11 @@ mod tests {
 
     #[test]
     fn sums_of_fewer_terms_are_read() {
-        let mut text = serde_json::to_value(Window::default()).expect("JSON");
+        let mut text = serde_json::to_value(MetricsWindow::default()).expect("JSON");
         text["losses"] = serde_json::json!([1.5, null, null, null, 0.25]);
-        let window: Window = serde_json::from_value(text.clone()).expect("five terms are enough");
+        let window: MetricsWindow = serde_json::from_value(text.clone()).expect("five terms are enough");
         assert_eq!(window.losses, [Some(1.5), None, None, None, Some(0.25), None]);
         text["losses"] = serde_json::json!([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
-        assert!(serde_json::from_value::<Window>(text).is_err());
+        assert!(serde_json::from_value::<MetricsWindow>(text).is_err());
     }
 }

@@ -8,7 +8,7 @@ use burn::module::Module;
 use burn::tensor::{Device, TensorData};
 use lacuna_boxes::{Affine, Detection};
 use lacuna_calib::Calibrator;
-use lacuna_data::augment::{RecolourRange, Resize, Resizer, bilinear};
+use lacuna_data::augment::{RecolorRange, Resize, Resizer, bilinear};
 use lacuna_data::batch::{Normalize, SIZE_DIVISOR};
 use lacuna_data::decode::RgbImage;
 use lacuna_data::output::{IfExists, NewFolder};
@@ -129,8 +129,8 @@ impl InputConfig {
         Err("the short side must be from 1 to 16384, and not longer than the long side")
     }
 
-    /// One image as a batch on `device`. A detector of two views is shown other colours, too: one of
-    /// [`RecolourRange::SAOD`], the same for all images.
+    /// One image as a batch on `device`. A detector of two views is shown other colors, too: one of
+    /// [`RecolorRange::SAOD`], the same for all images.
     pub fn images(&self, image: &RgbImage, two_views: bool, device: &Device) -> Images {
         let resize = Resize { short_side: self.short_side, long_side_max: self.long_side_max };
         let size = match self.resize {
@@ -142,17 +142,17 @@ impl InputConfig {
             ResizeKind::Antialiased => self.tensor(resized().pixels(), size, device),
             ResizeKind::Torchvision => self.tensor(&bilinear(image, size), size, device),
         };
-        let recoloured = two_views.then(|| {
+        let recolored = two_views.then(|| {
             let mut view = resized();
             let mut rng = Rng::new(Purpose::View { recipe: 1 }, 0, 0, 0);
-            RecolourRange::SAOD.draw(size, &mut rng).apply(&mut view);
+            RecolorRange::SAOD.draw(size, &mut rng).apply(&mut view);
             self.tensor(view.pixels(), size, device)
         });
         let to_view = vec![Affine::resize(image.size(), size)];
-        Images { pixels, recoloured, sizes: vec![size], to_view }
+        Images { pixels, recolored, sizes: vec![size], to_view }
     }
 
-    /// Normalised, with zeros to the right and below.
+    /// Normalized, with zeros to the right and below.
     fn tensor<T: Copy + Into<f32>>(&self, levels: &[T], size: (u32, u32), device: &Device) -> Tensor<4> {
         let [width, height] = [size.0, size.1].map(|side| side.next_multiple_of(SIZE_DIVISOR) as usize);
         let row = 3 * size.0 as usize;

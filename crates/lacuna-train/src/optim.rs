@@ -75,9 +75,9 @@ pub fn update_teacher<M: Module>(teacher: M, student: &M, momentum: f32) -> M {
 }
 
 /// What a module changes when it is looked through, and not by a step: the statistics of its norms.
-pub struct Statistics(HashMap<ParamId, Tensor<1>>);
+pub struct NormStatistics(HashMap<ParamId, Tensor<1>>);
 
-impl Statistics {
+impl NormStatistics {
     pub fn of<M: Module>(module: &M) -> Self {
         let mut values = Values(Vec::new());
         module.visit(&mut values);
@@ -91,7 +91,7 @@ impl Statistics {
     }
 }
 
-impl ModuleMapper for Statistics {
+impl ModuleMapper for NormStatistics {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let Some(value) = self.0.remove(&param.id) else { return param };
         param.map(|new| {

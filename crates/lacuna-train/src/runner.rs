@@ -21,7 +21,7 @@ use crate::data::{Data, Part};
 use crate::evaluate::{classes_in, detect_all, evaluate};
 use crate::learner::{Learner, NotFinite, Step};
 use crate::methods::{Epochs, Lesson};
-use crate::metrics::{Record, Window, term_name};
+use crate::metrics::{MetricsWindow, Record, term_name};
 use crate::model::{Model, ModelCategory, ModelConfig, ModelError};
 use crate::phases::{Phase, Stopwatch};
 
@@ -115,7 +115,7 @@ pub trait Spectator {
         &mut self,
         _iteration: u64,
         _images: usize,
-        _window: &Window,
+        _window: &MetricsWindow,
         _calibrator: Option<&Calibrator>,
     ) {
     }
@@ -436,7 +436,7 @@ impl Run {
             let calibrator = learner.calibrator();
             spectator.iteration(learner.iteration, indices.len(), &progress.since_line, calibrator);
             if learner.iteration.is_multiple_of(self.config.train.log_every) {
-                progress.since_line = Window::default();
+                progress.since_line = MetricsWindow::default();
             }
         }
         match last {
@@ -550,7 +550,13 @@ impl Run {
         Ok(())
     }
 
-    fn record(&self, learner: &Learner, progress: &Progress, window: Window, epochs: Epochs) -> Record {
+    fn record(
+        &self,
+        learner: &Learner,
+        progress: &Progress,
+        window: MetricsWindow,
+        epochs: Epochs,
+    ) -> Record {
         Record {
             iteration: learner.iteration,
             epoch: learner.iteration as f64 / epochs.batches as f64,
@@ -583,7 +589,7 @@ impl Run {
             progress.best = Some(ap);
         }
         progress.evaluated = learner.iteration;
-        progress.since_evaluation = Window::default();
+        progress.since_evaluation = MetricsWindow::default();
         spectator.evaluated(&record);
         Ok(record)
     }

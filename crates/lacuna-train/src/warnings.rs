@@ -4,7 +4,7 @@ use lacuna_calib::NoFit;
 use serde::{Deserialize, Serialize};
 
 use crate::learner::{Refit, Step, Threshold};
-use crate::metrics::Window;
+use crate::metrics::MetricsWindow;
 
 /// Iterations without a pseudo label that are a long time.
 const LONG: u64 = 1000;
@@ -65,7 +65,7 @@ impl Watch {
     }
 
     /// At each line of the metrics.
-    pub fn after_window(&mut self, iteration: u64, window: &Window) -> Vec<String> {
+    pub fn after_window(&mut self, iteration: u64, window: &MetricsWindow) -> Vec<String> {
         let mut warnings = Vec::new();
         let (pseudo, annotated) =
             (window.per_image(window.pseudo_labels), window.per_image(window.annotations));
@@ -101,15 +101,15 @@ mod tests {
     use lacuna_boxes::{Box2, Detection, Score};
 
     use super::*;
-    use crate::pseudo::Split;
+    use lacuna_gaps::JudgedImage;
 
     fn step(pseudo_labels: usize, refit: Option<Refit>) -> Step {
-        let label = Detection { bounds: Box2::new(0.0, 0.0, 9.0, 9.0), class: 0, score: Score(0.9) };
+        let label = Detection { bbox: Box2::new(0.0, 0.0, 9.0, 9.0), class: 0, score: Score(0.9) };
         Step {
             losses: Vec::new(),
             found: Vec::new(),
             images: 1,
-            splits: vec![Split::default()],
+            splits: vec![JudgedImage::default()],
             pseudo_labels: vec![vec![label; pseudo_labels]],
             threshold: None,
             calibrator: None,
@@ -117,8 +117,8 @@ mod tests {
         }
     }
 
-    fn window(detections: u64, pseudo_labels: u64) -> Window {
-        let mut window = Window::default();
+    fn window(detections: u64, pseudo_labels: u64) -> MetricsWindow {
+        let mut window = MetricsWindow::default();
         (window.iterations, window.images, window.annotations) = (10, 10, 30);
         (window.detections, window.pseudo_labels) = (detections, pseudo_labels);
         window

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use lacuna_train::config::{ConfigError, Method, Place, RunConfig, Source};
+use lacuna_train::config::{ConfigError, Method, RunConfig, Source, SourceLocation};
 
 const SMALL: &str = r#"[data.train]
 path = "train.json"
@@ -169,7 +169,7 @@ fn values_are_checked_before_any_work() {
     let misspelt = refused(&edited("[detector]", "[detectr]"), &[]);
     assert_eq!(misspelt, "run.toml:4: there is no table `[detectr]` | did you mean `detector`?");
     let syntax = parse(&edited("lr = 0.02", "lr = 0.0.2")).expect_err("it is no TOML");
-    assert_eq!(syntax.place, Place::Line { path: "run.toml".into(), line: 13 });
+    assert_eq!(syntax.location, SourceLocation::Line { path: "run.toml".into(), line: 13 });
 }
 
 #[test]

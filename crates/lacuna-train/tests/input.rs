@@ -33,7 +33,7 @@ fn sizes_are_torchvisions() {
 
 /// The levels themselves are compared with PyTorch's where `bilinear` is tested.
 #[test]
-fn an_image_is_resized_normalised_and_padded() {
+fn an_image_is_resized_normalized_and_padded() {
     let transform = &fixture("parts.json")["transform"];
     let (short_side, long_side_max) = (64, 100);
     assert_eq!((transform["short_side"].as_u64(), transform["long_side"].as_u64()), (Some(64), Some(100)));

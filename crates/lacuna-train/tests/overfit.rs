@@ -46,7 +46,7 @@ fn made() -> Vec<Made> {
         let scene = scene(&config, index);
         let mut pixels = vec![0.0; scene.pixels.len()];
         Normalize::Torchvision.row(&scene.pixels, &mut pixels);
-        let target = |object: &Object| Target { bounds: object.bbox, class: object.class, placed: true };
+        let target = |object: &Object| Target { bbox: object.bbox, class: object.class, placed: true };
         let targets = scene.objects.iter().map(target);
         Made { pixels, targets: targets.collect() }
     };
@@ -58,7 +58,7 @@ fn images(made: &[&Made], device: &Device) -> Images {
     let shape = [made.len(), SIDE as usize, SIDE as usize, 3];
     Images {
         pixels: Tensor::from_data(TensorData::new(pixels, shape), device),
-        recoloured: None,
+        recolored: None,
         sizes: vec![(SIDE, SIDE); made.len()],
         to_view: vec![Affine::IDENTITY; made.len()],
     }
@@ -69,7 +69,7 @@ fn ap50(detections: &[Vec<Detection>], made: &[Made]) -> f32 {
     let of_class = |class: usize| -> Option<f32> {
         let objects: Vec<Vec<Box2>> = made
             .iter()
-            .map(|made| made.targets.iter().filter(|t| t.class == class).map(|t| t.bounds).collect())
+            .map(|made| made.targets.iter().filter(|t| t.class == class).map(|t| t.bbox).collect())
             .collect();
         let total = objects.iter().map(Vec::len).sum::<usize>();
         let mut found: Vec<(usize, &Detection)> = detections
@@ -82,7 +82,7 @@ fn ap50(detections: &[Vec<Detection>], made: &[Made]) -> f32 {
         let (mut right, mut curve) = (0, Vec::new());
         for (index, (image, detection)) in found.iter().enumerate() {
             let free = (0..objects[*image].len()).find(|&object| {
-                !taken[*image][object] && iou(objects[*image][object], detection.bounds) >= 0.5
+                !taken[*image][object] && iou(objects[*image][object], detection.bbox) >= 0.5
             });
             if let Some(object) = free {
                 taken[*image][object] = true;

@@ -5,7 +5,7 @@ use std::path::Path;
 use lacuna_data::Dataset;
 use lacuna_data::decode::{self, RgbImage};
 use lacuna_data::draw::{Outline, draw};
-use lacuna_train::complete::Missing;
+use lacuna_gaps::Candidate;
 
 const GIVEN: [u8; 3] = [40, 200, 60];
 const RECOVERED: [u8; 3] = [230, 40, 40];
@@ -15,7 +15,7 @@ pub fn picture(
     dataset: &Dataset,
     folder: &Path,
     image: usize,
-    missing: &[Missing],
+    missing: &[Candidate],
 ) -> lacuna_data::Result<RgbImage> {
     let record = &dataset.images()[image];
     let path = folder.join(&record.file_name);
@@ -23,12 +23,12 @@ pub fn picture(
     let name = |class: usize| dataset.categories()[class].name.clone();
     let given = dataset.objects_of(image);
     let given = given.iter().map(|object| Outline {
-        bounds: object.bbox,
+        bbox: object.bbox,
         color: GIVEN,
         label: Some(name(object.class)),
     });
     let recovered = missing.iter().filter(|missing| missing.image == image).map(|missing| Outline {
-        bounds: missing.detection.bounds,
+        bbox: missing.detection.bbox,
         color: RECOVERED,
         label: Some(format!("{} {:.2}", name(missing.detection.class), missing.confidence.0)),
     });

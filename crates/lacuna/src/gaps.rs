@@ -1,9 +1,9 @@
 //! How much of a data set is annotated, as it is told to people and to machines.
 
 use lacuna_calib::annotated::{Annotated, Estimate, estimate};
-use lacuna_calib::{NoFit, Observed};
+use lacuna_calib::{NoFit, Sample};
 use lacuna_data::Dataset;
-use lacuna_train::complete::{Seen, observations};
+use lacuna_gaps::{JudgedDetection, samples};
 use serde_json::{Map, Value, json};
 
 use crate::commands::class_keys;
@@ -23,24 +23,24 @@ impl Gaps {
     ///
     /// # Errors
     /// [`NoFit::TooFew`].
-    pub fn estimate(dataset: &Dataset, seen: &[Vec<Seen>], score_min: f32) -> Result<Self, NoFit> {
-        let of_size = |seen: &Seen| {
-            let bounds = seen.detection.bounds;
-            let size = match bounds.width() * bounds.height() {
+    pub fn estimate(dataset: &Dataset, seen: &[Vec<JudgedDetection>], score_min: f32) -> Result<Self, NoFit> {
+        let of_size = |seen: &JudgedDetection| {
+            let bbox = seen.detection.bbox;
+            let size = match bbox.width() * bbox.height() {
                 area if area < 32.0 * 32.0 => 0,
                 area if area < 96.0 * 96.0 => 1,
                 _ => 2,
             };
-            Some(Observed { class: size, ..seen.observed()? })
+            Some(Sample { class: size, ..seen.sample()? })
         };
-        let by_size: Vec<Vec<Observed>> = seen
+        let by_size: Vec<Vec<Sample>> = seen
             .iter()
             .map(|seen| {
                 seen.iter().filter(|seen| seen.detection.score.0 > score_min).filter_map(of_size).collect()
             })
             .collect();
         Ok(Self {
-            of_classes: estimate(&observations(seen, score_min), dataset.categories().len(), 0)?,
+            of_classes: estimate(&samples(seen, score_min), dataset.categories().len(), 0)?,
             of_sizes: estimate(&by_size, SIZES.len(), 0)?,
         })
     }

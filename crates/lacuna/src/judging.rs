@@ -4,8 +4,8 @@
 use std::fmt;
 
 use clap::ValueEnum;
-use lacuna_calib::Kind;
-use lacuna_train::config::Overlap;
+use lacuna_calib::CalibratorKind;
+use lacuna_gaps::OverlapRule;
 
 use crate::commands::usage;
 
@@ -83,8 +83,8 @@ impl JudgingArgs {
         }
     }
 
-    pub fn overlap(&self) -> Overlap {
-        Overlap {
+    pub fn overlap(&self) -> OverlapRule {
+        OverlapRule {
             iou_low: self.iou_low,
             iou_high: self.iou_high,
             cross_class_iou: self.cross_class_iou.0,
@@ -114,15 +114,15 @@ pub enum MethodArg {
 }
 
 impl MethodArg {
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> CalibratorKind {
         match self {
-            Self::Platt => Kind::Platt,
-            Self::Temperature => Kind::Temperature,
-            Self::Isotonic => Kind::Isotonic,
-            Self::Beta => Kind::Beta,
-            Self::Histogram => Kind::Histogram,
-            Self::Bayesian => Kind::Bayesian,
-            Self::Completeness => Kind::Completeness,
+            Self::Platt => CalibratorKind::Platt,
+            Self::Temperature => CalibratorKind::Temperature,
+            Self::Isotonic => CalibratorKind::Isotonic,
+            Self::Beta => CalibratorKind::Beta,
+            Self::Histogram => CalibratorKind::Histogram,
+            Self::Bayesian => CalibratorKind::Bayesian,
+            Self::Completeness => CalibratorKind::Completeness,
         }
     }
 }

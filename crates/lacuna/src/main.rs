@@ -55,7 +55,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    let result = Isa::hold().map_err(anyhow::Error::from).and_then(|()| run(command));
+    let result = Isa::from_env().map_err(anyhow::Error::from).and_then(|()| run(command));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report(&error),

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use lacuna_calib::Calibrator;
 use lacuna_train::config::RunConfig;
 use lacuna_train::data::Data;
-use lacuna_train::metrics::{Record, Window};
+use lacuna_train::metrics::{MetricsWindow, Record};
 use lacuna_train::runner::{self, Begin, Finished, Spectator, TrainError};
 
 use crate::data_args::note_problems;
@@ -70,7 +70,7 @@ impl Shown {
         (self.images as f64 / passed.max(1e-9), left as u64)
     }
 
-    fn status(&self, iteration: u64, window: &Window, calibrator: Option<&Calibrator>) -> String {
+    fn status(&self, iteration: u64, window: &MetricsWindow, calibrator: Option<&Calibrator>) -> String {
         let (speed, _) = self.speed(iteration);
         let terms: Vec<String> = window.terms().map(|(name, loss)| format!("{name} {loss:.3}")).collect();
         let mut status = format!("{speed:.1} images/s, loss {:.3} ({})", window.loss(), terms.join(", "));
@@ -121,7 +121,13 @@ impl Spectator for Shown {
         self.next_line = Instant::now() + BETWEEN_LINES;
     }
 
-    fn iteration(&mut self, iteration: u64, images: usize, window: &Window, calibrator: Option<&Calibrator>) {
+    fn iteration(
+        &mut self,
+        iteration: u64,
+        images: usize,
+        window: &MetricsWindow,
+        calibrator: Option<&Calibrator>,
+    ) {
         self.images += images as u64;
         if let Some(bar) = &self.bar {
             bar.set_message(self.status(iteration, window, calibrator));

@@ -277,12 +277,12 @@ fn without_pseudo_labels_the_student_is_the_baseline() {
     assert!(read("taught/checkpoints/last/model.safetensors") != student);
 }
 
-/// Whether the boxes of pseudo labels are learnt makes a difference, once there are any.
+/// Whether the boxes of pseudo labels are learned makes a difference, once there are any.
 #[test]
-fn pseudo_boxes_are_learnt_or_not() {
+fn pseudo_boxes_are_learned_or_not() {
     let place = Place::new(TINY);
-    let student = |run: &str, learnt: &str| {
-        let set = format!("method.teacher.pseudo_boxes={learnt}");
+    let student = |run: &str, learned: &str| {
+        let set = format!("method.teacher.pseudo_boxes={learned}");
         let shorter = [
             ["--set", "train.iterations=12"],
             ["--set", "train.evaluate_every=off"],
@@ -295,7 +295,7 @@ fn pseudo_boxes_are_learnt_or_not() {
         assert!(lines(&place.path(run)).iter().any(labels), "there are pseudo labels");
         fs::read(place.path(run).join("checkpoints/last/student.safetensors")).unwrap()
     };
-    assert!(student("learnt", "true") != student("not", "false"));
+    assert!(student("learned", "true") != student("not", "false"));
 }
 
 /// Killed at random moments, without a chance to say goodbye, until it ends by itself.

@@ -32,8 +32,8 @@ def boxes(data, wanted):
 
 def cell(image, box, others):
     draw = ImageDraw.Draw(image)
-    for of, colour in [(other, "green") for other in others] + [(box, "red")]:
-        draw.rectangle([of[0], of[1], of[0] + of[2], of[1] + of[3]], outline=colour, width=3)
+    for of, color in [(other, "green") for other in others] + [(box, "red")]:
+        draw.rectangle([of[0], of[1], of[0] + of[2], of[1] + of[3]], outline=color, width=3)
     x, y = int(box[0] + box[2] / 2), int(box[1] + box[3] / 2)
     return image.crop((x - AROUND, y - AROUND, x + AROUND, y + AROUND)).resize((SIDE, SIDE))
 

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use lacuna_data::output::{IfExists, write_file};
-use lacuna_data::sparsify::{Kind, Percent, Sparse, sparsify};
+use lacuna_data::sparsify::{Percent, Sparse, SparsifyKind, sparsify};
 use lacuna_data::{Dataset, coco};
 use serde_json::{Value, json};
 
@@ -50,7 +50,7 @@ impl Once {
         let start = Instant::now();
         if let Some(folder) = &self.split_to {
             let half = Percent::new(50.0).context("50 is a percentage")?;
-            let Sparse { kept, hidden } = sparsify(&dataset, Kind::Split1(half), 0);
+            let Sparse { kept, hidden } = sparsify(&dataset, SparsifyKind::Split1(half), 0);
             for (name, dataset) in [("kept.json", &kept), ("hidden.json", &hidden)] {
                 write(&folder.join(name), dataset)?;
             }

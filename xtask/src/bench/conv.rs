@@ -204,7 +204,7 @@ fn max_pool_case() -> anyhow::Result<Case> {
     }))
 }
 
-/// Normalisation and ReLU of square maps of these sizes: by groups, or with `groups` 0 by the batch.
+/// Normalization and ReLU of square maps of these sizes: by groups, or with `groups` 0 by the batch.
 fn norm_case(sizes: &[usize], channels: usize, groups: usize) -> anyhow::Result<Case> {
     let isa = Isa::best();
     let images: Vec<usize> = sizes.iter().flat_map(|size| [size * size; BATCH]).collect();

@@ -13,7 +13,7 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use lacuna_data::results::{Entry, Results};
 use lacuna_data::{Dataset, coco};
-use lacuna_eval::{AveragePrecision, Found, average_precision};
+use lacuna_eval::{AveragePrecision, ImageDetection, average_precision};
 use serde_json::{Value, json};
 
 use self::made::Files;
@@ -53,11 +53,11 @@ impl Once {
     }
 }
 
-fn read_results(path: &Path, dataset: &Dataset) -> anyhow::Result<Vec<Found>> {
+fn read_results(path: &Path, dataset: &Dataset) -> anyhow::Result<Vec<ImageDetection>> {
     let results = Results::read(path, dataset)?;
     let found = |entry: &Entry| {
         let Entry { image, class, bbox, score, .. } = *entry;
-        Found { image, class, bbox, score }
+        ImageDetection { image, class, bbox, score }
     };
     Ok(results.entries().iter().map(found).collect())
 }

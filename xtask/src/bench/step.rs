@@ -171,8 +171,8 @@ impl Work {
         let mut target = || {
             let [x, y, width, height] = std::array::from_fn(|_| rng.unit() as f32);
             let (x, y) = (0.7 * size * x, 0.7 * size * y);
-            let bounds = Box2::new(x, y, x + 0.25 * size * width + 8.0, y + 0.25 * size * height + 8.0);
-            Target { bounds, class: rng.below(CLASSES), placed: true }
+            let bbox = Box2::new(x, y, x + 0.25 * size * width + 8.0, y + 0.25 * size * height + 8.0);
+            Target { bbox, class: rng.below(CLASSES), placed: true }
         };
         let targets = (0..case.batch).map(|_| (0..BOXES).map(|_| target()).collect()).collect();
         let sizes = vec![(case.size as u32, case.size as u32); case.batch];
@@ -195,7 +195,7 @@ impl Work {
         let pixels = Tensor::from_data(TensorData::new(self.pixels.clone(), shape), device);
         Images {
             pixels,
-            recoloured: None,
+            recolored: None,
             sizes: self.sizes.clone(),
             to_view: vec![Affine::IDENTITY; self.sizes.len()],
         }

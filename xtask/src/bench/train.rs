@@ -14,7 +14,7 @@ use lacuna_data::output::{IfExists, NewFolder};
 use lacuna_data::synth::{SynthConfig, fill_folder};
 use lacuna_train::config::{RunConfig, Source};
 use lacuna_train::data::Data;
-use lacuna_train::metrics::Window;
+use lacuna_train::metrics::MetricsWindow;
 use lacuna_train::phases::Phase;
 use lacuna_train::runner::{Begin, Spectator, train};
 use serde_json::json;
@@ -89,7 +89,7 @@ impl Spectator for Alternating {
         self.resumed = Instant::now();
     }
 
-    fn iteration(&mut self, iteration: u64, _: usize, _: &Window, _: Option<&Calibrator>) {
+    fn iteration(&mut self, iteration: u64, _: usize, _: &MetricsWindow, _: Option<&Calibrator>) {
         if !iteration.is_multiple_of(AT_A_TIME) {
             return;
         }
@@ -150,7 +150,7 @@ fn iterations(case: &Case, data: &Path, options: &Options) -> anyhow::Result<()>
 struct Resident(Vec<u64>);
 
 impl Spectator for Resident {
-    fn iteration(&mut self, iteration: u64, _: usize, _: &Window, _: Option<&Calibrator>) {
+    fn iteration(&mut self, iteration: u64, _: usize, _: &MetricsWindow, _: Option<&Calibrator>) {
         if iteration.is_multiple_of(500) {
             self.0.push(resident_bytes().unwrap_or(0));
         }

@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use lacuna_boxes::iou;
-use lacuna_calib::{Kind, Reliability};
+use lacuna_calib::{CalibratorKind, Reliability};
 use lacuna_data::decode::OnBadImage;
 use lacuna_data::output::{IfExists, write_file};
 use lacuna_data::{Dataset, coco};
-use lacuna_eval::{Found, RecoveredAbove, recovered_above};
+use lacuna_eval::{ImageDetection, RecoveryAbove, recovered_above};
+use lacuna_gaps::read_hidden;
+use lacuna_gaps::{FoldedCalibrator, candidates, judge, samples};
 use lacuna_report::{Bin, Figure, reliability_diagram};
-use lacuna_train::complete::{Fitted, candidates, observations, see};
 use lacuna_train::config::RunConfig;
-use lacuna_train::data::{Data, hidden_part};
+use lacuna_train::data::Data;
 use lacuna_train::evaluate::detect_all;
 use lacuna_train::metrics::FOUND_IOU_MIN;
 use lacuna_train::model::Model;
@@ -30,7 +31,8 @@ const THRESHOLDS: [f64; 4] = [0.3, 0.5, 0.7, 0.9];
 /// The floor of `lacuna complete`.
 const SCORE_MIN: f32 = 0.1;
 
-const KINDS: [(Kind, &str); 2] = [(Kind::Platt, "Platt"), (Kind::Completeness, "completeness")];
+const KINDS: [(CalibratorKind, &str); 2] =
+    [(CalibratorKind::Platt, "Platt"), (CalibratorKind::Completeness, "completeness")];
 
 /// Of one kind of calibrator, what came of one run.
 #[derive(Serialize, Deserialize)]
@@ -109,16 +111,16 @@ pub fn measure(run: &Path, config: &RunConfig) -> anyhow::Result<()> {
     let hidden = config.data.hidden.as_ref().context("it is not known what is missing")?;
     let train = Data::read(&config.data)?.train;
     let kept = train.dataset.as_ref();
-    let hidden = hidden_part(hidden, kept, false)?;
+    let hidden = read_hidden(hidden, kept, false)?;
     let model = Model::read(&Finished::model(run))?;
     let part = (kept, train.folder.as_path());
     let found = detect_all(&model.detector, &model.config.input, part, OnBadImage::Error, &mut || true)?;
     // As `lacuna complete` does without options.
     let overlap = crate::gaps::overlap();
-    let seen = see(kept, &found.detections, &overlap);
-    let observed = observations(&seen, SCORE_MIN);
+    let seen = judge(kept, &found.detections, &overlap);
+    let observed = samples(&seen, SCORE_MIN);
     let of_kind = |(kind, _)| {
-        let Ok(fitted) = Fitted::new(kind, false, &observed) else { return None };
+        let Ok(fitted) = FoldedCalibrator::new(kind, false, &observed) else { return None };
         let missing = candidates(&seen, SCORE_MIN, |image| fitted.of_image(image));
         let mut reliability = Reliability::default();
         let candidates = seen.iter().flatten();
@@ -127,16 +129,16 @@ pub fn measure(run: &Path, config: &RunConfig) -> anyhow::Result<()> {
             let right = seen.is_one_of(&hidden.objects_of(seen.image), overlap.iou_high);
             reliability.add(missing.confidence.0, right);
         }
-        let proposals: Vec<Found> = missing
+        let proposals: Vec<ImageDetection> = missing
             .iter()
-            .map(|missing| Found {
+            .map(|missing| ImageDetection {
                 score: missing.confidence.0.into(),
-                ..Found::from_detection(missing.image, missing.detection)
+                ..ImageDetection::from_detection(missing.image, missing.detection)
             })
             .collect();
         let at = |iou_min: f32| recovered_above(&hidden, &proposals, iou_min.into(), &THRESHOLDS);
         let both = at(FOUND_IOU_MIN).into_iter().zip(at(overlap.iou_high));
-        let above = both.map(|(found, well_placed): (RecoveredAbove, RecoveredAbove)| Above {
+        let above = both.map(|(found, well_placed): (RecoveryAbove, RecoveryAbove)| Above {
             added: found.recovered.proposed,
             promised: found.promised_precision,
             well_placed: well_placed.recovered.precision(),

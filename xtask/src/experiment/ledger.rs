@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spoilt_line_is_named() {
+    fn a_spoiled_line_is_named() {
         let heading = HEADING;
         let error =
             Ledger::parse(&format!("{heading}\na,0.1,0.2,,\nb,0.1,x,,\n")).expect_err("x is no number");

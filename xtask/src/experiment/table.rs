@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
-use lacuna_data::sparsify::{Kind, Percent};
+use lacuna_data::sparsify::{Percent, SparsifyKind};
 use lacuna_train::config::{Method, RunConfig, Source};
 use serde::Deserialize;
 
@@ -32,7 +32,7 @@ pub struct Table {
 }
 
 /// A run of a cell may start from another, which all methods share: `[burn_in]` of the column's file is laid over the
-/// rest of it, and the annotations alone are learnt.
+/// rest of it, and the annotations alone are learned.
 #[derive(Clone, Copy, Debug)]
 pub enum Stage<'a> {
     BurnIn,
@@ -126,16 +126,16 @@ impl Hide {
         self.percent.map_or(kind.clone(), |percent| format!("{kind}-{percent}"))
     }
 
-    pub fn kind(self) -> anyhow::Result<Kind> {
+    pub fn kind(self) -> anyhow::Result<SparsifyKind> {
         let percent =
             || self.percent.and_then(Percent::new).context("a split needs a `percent` from 0 to 100");
         Ok(match self.kind {
-            HideKind::Split1 => Kind::Split1(percent()?),
-            HideKind::Split2 => Kind::Split2(percent()?),
-            HideKind::Split3 => Kind::Split3(percent()?),
-            HideKind::Easy => Kind::Easy,
-            HideKind::Hard => Kind::Hard,
-            HideKind::Extreme => Kind::Extreme,
+            HideKind::Split1 => SparsifyKind::Split1(percent()?),
+            HideKind::Split2 => SparsifyKind::Split2(percent()?),
+            HideKind::Split3 => SparsifyKind::Split3(percent()?),
+            HideKind::Easy => SparsifyKind::Easy,
+            HideKind::Hard => SparsifyKind::Hard,
+            HideKind::Extreme => SparsifyKind::Extreme,
         })
     }
 }

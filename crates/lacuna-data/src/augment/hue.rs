@@ -1,6 +1,6 @@
 use crate::decode::RgbImage;
 
-/// Turn all hues by this part of the colour circle: torchvision's `adjust_hue` of a Pillow image.
+/// Turn all hues by this part of the color circle: torchvision's `adjust_hue` of a Pillow image.
 ///
 /// Hue, saturation and value are bytes in between, and the hue wraps at 256 though the circle has
 /// 255 steps. So an image is not quite the same after a turn by 0.

@@ -8,7 +8,7 @@ mod bilinear;
 mod blur;
 mod hue;
 mod photometric;
-mod recolour;
+mod recolor;
 
 use fast_image_resize as fir;
 use lacuna_boxes::Affine;
@@ -17,7 +17,7 @@ use crate::decode::RgbImage;
 pub use bilinear::bilinear;
 use lacuna_random::Rng;
 pub use photometric::Photometric;
-pub use recolour::{ColorJitter, Erasing, GaussianBlur, RandomErasing, Recolour, RecolourRange};
+pub use recolor::{ColorJitter, Erasing, GaussianBlur, RandomErasing, Recolor, RecolorRange};
 
 /// How large a view is, its aspect ratio being that of the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,13 +69,13 @@ impl ResizeRange {
     }
 }
 
-/// What is done to an image to make one of its views: resize, then flip, then what changes colours.
+/// What is done to an image to make one of its views: resize, then flip, then what changes colors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ViewPlan {
     image_size: (u32, u32),
     size: (u32, u32),
     flip: bool,
-    recolour: Recolour,
+    recolor: Recolor,
 }
 
 impl ViewPlan {
@@ -88,19 +88,19 @@ impl ViewPlan {
     /// The student's view: resize, flip and one photometric operation.
     pub fn strong(image_size: (u32, u32), resize: ResizeRange, rng: &mut Rng) -> Self {
         let weak = Self::weak(image_size, resize, rng);
-        Self { recolour: Photometric::draw(rng).into(), ..weak }
+        Self { recolor: Photometric::draw(rng).into(), ..weak }
     }
 
-    /// A view with this one's resize and flip, and a recolouring of its own in place of this one's
-    /// colours.
-    pub fn follower(self, recolour: RecolourRange, rng: &mut Rng) -> Self {
-        Self { recolour: recolour.draw(self.size, rng), ..self }
+    /// A view with this one's resize and flip, and a recoloring of its own in place of this one's
+    /// colors.
+    pub fn follower(self, recolor: RecolorRange, rng: &mut Rng) -> Self {
+        Self { recolor: recolor.draw(self.size, rng), ..self }
     }
 
     /// The view at test time: resize alone, nothing drawn.
     pub fn plain(image_size: (u32, u32), resize: Resize) -> Self {
         let size = resize.view_size(image_size);
-        Self { image_size, size, flip: false, recolour: Recolour::default() }
+        Self { image_size, size, flip: false, recolor: Recolor::default() }
     }
 
     /// Width and height of the view.
@@ -124,7 +124,7 @@ impl ViewPlan {
         if self.flip {
             flip_horizontal(&mut view);
         }
-        self.recolour.apply(&mut view);
+        self.recolor.apply(&mut view);
         view
     }
 }

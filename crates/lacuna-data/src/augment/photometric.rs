@@ -3,9 +3,9 @@ use super::hue::turn_hues;
 use crate::decode::RgbImage;
 use lacuna_random::Rng;
 
-/// One operation on colours that leaves every object where it is, with Pillow's meaning of each
+/// One operation on colors that leaves every object where it is, with Pillow's meaning of each
 /// (`ImageOps`, `ImageEnhance` and `ImageFilter`; fixtures `fixtures/photometric` and
-/// `fixtures/recolour`), equal in every sample.
+/// `fixtures/recolor`), equal in every sample.
 ///
 /// A `factor` enhances: 0 takes the property away, 1 leaves the image as it is, more exaggerates.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -18,9 +18,9 @@ pub enum Photometric {
     Equalize,
     /// Invert the samples at and above the threshold.
     Solarize { threshold: u8 },
-    /// Blend with the grey image.
+    /// Blend with the gray image.
     Color { factor: f32 },
-    /// Blend with the mean grey.
+    /// Blend with the mean gray.
     Contrast { factor: f32 },
     /// Blend with black.
     Brightness { factor: f32 },
@@ -28,7 +28,7 @@ pub enum Photometric {
     Sharpness { factor: f32 },
     /// Keep the upper `bits` of each sample, 1 to 8.
     Posterize { bits: u8 },
-    /// Turn all hues by this part of the colour circle, from −½ to ½, as torchvision does.
+    /// Turn all hues by this part of the color circle, from −½ to ½, as torchvision does.
     Hue { turn: f32 },
     /// Blur with a Gaussian of this standard deviation, in pixels.
     Blur { sigma: f32 },
@@ -66,7 +66,7 @@ impl Photometric {
             Self::Solarize { threshold } => map(image, |v| if v < threshold { v } else { 255 - v }),
             Self::Color { factor } => saturate(image, factor),
             Self::Contrast { factor } => {
-                let mean = mean_grey(image);
+                let mean = mean_gray(image);
                 map(image, |v| blend(mean, v, factor));
             }
             Self::Brightness { factor } => map(image, |v| blend(0, v, factor)),
@@ -146,13 +146,13 @@ fn flattened(histogram: &[u32; 256]) -> Table {
 }
 
 /// Luma by ITU-R 601-2 in 16 fractional bits, Pillow's `convert("L")`.
-fn grey([r, g, b]: [u8; 3]) -> u8 {
+fn gray([r, g, b]: [u8; 3]) -> u8 {
     ((19595 * u32::from(r) + 38470 * u32::from(g) + 7471 * u32::from(b) + 0x8000) >> 16) as u8
 }
 
-fn mean_grey(image: &RgbImage) -> u8 {
+fn mean_gray(image: &RgbImage) -> u8 {
     let pixels = image.pixels().as_chunks::<3>().0;
-    let sum: u64 = pixels.iter().map(|&pixel| u64::from(grey(pixel))).sum();
+    let sum: u64 = pixels.iter().map(|&pixel| u64::from(gray(pixel))).sum();
     (sum as f64 / pixels.len() as f64 + 0.5) as u8
 }
 
@@ -165,12 +165,12 @@ fn blend_tables(factor: f32) -> Vec<Table> {
 fn saturate(image: &mut RgbImage, factor: f32) {
     let blended = blend_tables(factor);
     for pixel in image.pixels_mut().as_chunks_mut::<3>().0 {
-        let with_grey = &blended[usize::from(grey(*pixel))];
-        *pixel = pixel.map(|sample| with_grey[usize::from(sample)]);
+        let with_gray = &blended[usize::from(gray(*pixel))];
+        *pixel = pixel.map(|sample| with_gray[usize::from(sample)]);
     }
 }
 
-/// Blend with the image smoothed by Pillow's `SMOOTH`: each sample weighs 5, its eight neighbours
+/// Blend with the image smoothed by Pillow's `SMOOTH`: each sample weighs 5, its eight neighbors
 /// 1, of 13. The outermost pixels are not smoothed, nor are images less than 3 pixels wide or high.
 fn sharpen(image: &mut RgbImage, factor: f32) {
     let (width, height) = (image.width() as usize, image.height() as usize);
@@ -192,9 +192,9 @@ fn sharpen(image: &mut RgbImage, factor: f32) {
         above.copy_from_slice(here);
 
         let inside = 3..stride - 3;
-        let neighbours = columns.iter().zip(&columns[3..]).zip(&columns[6..]);
+        let neighbors = columns.iter().zip(&columns[3..]).zip(&columns[6..]);
         for ((smooth, here), ((left, middle), right)) in
-            smooth[inside.clone()].iter_mut().zip(&here[inside.clone()]).zip(neighbours)
+            smooth[inside.clone()].iter_mut().zip(&here[inside.clone()]).zip(neighbors)
         {
             let weighted = left + middle + right + 4 * u16::from(*here);
             *smooth = ((weighted + 6) / 13) as u8; // to the nearest: thirteenths have no ties

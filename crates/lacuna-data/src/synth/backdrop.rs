@@ -38,7 +38,7 @@ fn of_one_kind(width: usize, height: usize, rng: &mut Rng) -> Canvas {
     let noise = fractal(rng, width, height, cell, 4);
     let at = |x: usize, y: usize| noise[y * width + x];
     match rng.below(6) {
-        // A gradient through three colours, slightly disturbed.
+        // A gradient through three colors, slightly disturbed.
         0 => {
             let across = ramp(width, height, rng);
             Canvas::from_fn(width, height, |x, y| {
@@ -46,7 +46,7 @@ fn of_one_kind(width: usize, height: usize, rng: &mut Rng) -> Canvas {
                 if t < 1.0 { mix(a, b, t) } else { mix(b, c, t - 1.0) }
             })
         }
-        // Clouds of two colours with a haze of the third.
+        // Clouds of two colors with a haze of the third.
         1 => {
             let haze = fractal(rng, width, height, 2.0 * cell, 2);
             Canvas::from_fn(width, height, |x, y| mix(mix(a, b, at(x, y)), c, 0.7 * haze[y * width + x]))
@@ -107,7 +107,7 @@ fn patch(canvas: &mut Canvas, [a, b, c]: [Color; 3], rng: &mut Rng) {
     canvas.blend(&Stamp::new(&outline, &pose, edge), |_, _| color);
 }
 
-/// Three colours, mostly muted, that need not go together.
+/// Three colors, mostly muted, that need not go together.
 fn palette(rng: &mut Rng) -> [Color; 3] {
     let saturation = (0.0, rng.range(0.15, 0.75));
     let bright = rng.range(0.45, 0.95);

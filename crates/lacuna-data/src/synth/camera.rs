@@ -21,7 +21,7 @@ pub fn expose(mut canvas: Canvas, rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// The light of the whole scene: its colour, brighter on one side, darker in the corners, and a
+/// The light of the whole scene: its color, brighter on one side, darker in the corners, and a
 /// haze that lifts the dark.
 fn illuminate(canvas: &mut Canvas, rng: &mut Rng) {
     let brightness = rng.range(0.75, 1.15) as f32;
@@ -41,7 +41,7 @@ fn illuminate(canvas: &mut Canvas, rng: &mut Rng) {
     }
 }
 
-/// Mix each pixel with its neighbours: `side` of each, down and across.
+/// Mix each pixel with its neighbors: `side` of each, down and across.
 fn blur(canvas: &mut Canvas, side: f32) {
     let middle = 1.0 - 2.0 * side;
     let width = canvas.width;

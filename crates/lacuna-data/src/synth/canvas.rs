@@ -19,7 +19,7 @@ impl Canvas {
         Self { width, height, pixels }
     }
 
-    /// Lay a colour over the pixels of a stamp, a function of `(x, y)`.
+    /// Lay a color over the pixels of a stamp, a function of `(x, y)`.
     pub fn blend(&mut self, stamp: &Stamp, mut color: impl FnMut(usize, usize) -> Color) {
         stamp.for_each(self.width, self.height, |x, y, coverage| {
             let pixel = &mut self.pixels[y * self.width + x];
@@ -27,7 +27,7 @@ impl Canvas {
         });
     }
 
-    /// The mean colour under a stamp; grey when none of it is inside the picture.
+    /// The mean color under a stamp; gray when none of it is inside the picture.
     pub fn mean_under(&self, stamp: &Stamp) -> Color {
         let (mut sum, mut count) = ([0.0; 3], 0.0);
         stamp.for_each_own(self.width, self.height, |x, y| {

@@ -1,4 +1,4 @@
-//! Colours: RGB, each 0..1.
+//! Colors: RGB, each 0..1.
 
 use lacuna_random::Rng;
 
@@ -17,13 +17,13 @@ pub fn luma(color: Color) -> f32 {
     0.299 * color[0] + 0.587 * color[1] + 0.114 * color[2]
 }
 
-/// How different two colours look, roughly: 0 for the same, about 1 for black and white.
+/// How different two colors look, roughly: 0 for the same, about 1 for black and white.
 pub fn distance(a: Color, b: Color) -> f32 {
     let [r, g, b] = [0, 1, 2].map(|c| (a[c] - b[c]) * (a[c] - b[c]));
     (0.3 * r + 0.5 * g + 0.2 * b).sqrt()
 }
 
-/// A colour of any hue, with saturation and value in these ranges.
+/// A color of any hue, with saturation and value in these ranges.
 pub fn random(rng: &mut Rng, saturation: (f64, f64), value: (f64, f64)) -> Color {
     let hue = rng.range(0.0, 6.0) as f32;
     let saturation = rng.range(saturation.0, saturation.1) as f32;

@@ -48,10 +48,10 @@ struct Tracked {
     /// Its pixels, those outside the picture included.
     whole: u32,
     visible: u32,
-    bounds: Bounds,
+    bbox: Bounds,
 }
 
-/// The bounds of some pixels; the end is not included.
+/// The rectangle of some pixels; the end is not included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
     pub left: usize,
@@ -161,7 +161,7 @@ fn figure(role: Role, side: f32, width: usize, height: usize, rng: &mut Rng) -> 
     Figure { outline, surface, pose, stamp, role }
 }
 
-/// A random pose with its centre at least `inset` inside the picture.
+/// A random pose with its center at least `inset` inside the picture.
 fn pose(side: f32, inset: f32, width: usize, height: usize, rng: &mut Rng) -> Pose {
     let mut along = |size: usize| {
         let inset = f64::from(inset).min(0.5 * size as f64);
@@ -178,7 +178,7 @@ impl Layout {
         Self { width, height, figures: Vec::new(), objects: Vec::new(), seen, clear }
     }
 
-    /// Lay `figure` over the others, unless an object could not be labelled then or two look-alikes
+    /// Lay `figure` over the others, unless an object could not be labeled then or two look-alikes
     /// would meet. True when it was.
     fn place(&mut self, figure: Figure) -> bool {
         let Some(objects) = self.objects_under(&figure) else { return false };
@@ -209,7 +209,7 @@ impl Layout {
     }
 
     /// The objects as they are with `figure` over them, itself included if it is one; `None` when one
-    /// of them could not be labelled.
+    /// of them could not be labeled.
     fn objects_under(&self, figure: &Figure) -> Option<Vec<Tracked>> {
         let mut objects = self.objects.clone();
         let (mut own, mut own_visible) = (Bounds::NONE, 0);
@@ -222,41 +222,41 @@ impl Layout {
         });
         if let Role::Object(class) = figure.role {
             let whole = figure.stamp.pixel_count();
-            objects.push(Tracked { class, whole, visible: own_visible, bounds: own });
+            objects.push(Tracked { class, whole, visible: own_visible, bbox: own });
         }
         if objects.iter().any(|object| object.visible_share() < VISIBLE_MIN) {
             return None;
         }
         for (index, before) in self.objects.iter().enumerate() {
             if objects[index].visible < before.visible {
-                objects[index].bounds = self.bounds_beside(index as u16, &figure.stamp);
+                objects[index].bbox = self.bounds_beside(index as u16, &figure.stamp);
             }
         }
-        let boxes: Vec<Box2> = objects.iter().map(|object| object.bounds.to_box()).collect();
+        let boxes: Vec<Box2> = objects.iter().map(|object| object.bbox.to_box()).collect();
         let is_large = |b: &Box2| b.width().min(b.height()) >= VISIBLE_SIDE_MIN as f32;
         let is_distinct = |i: usize| (0..i).all(|j| iou(boxes[i], boxes[j]) <= BOX_IOU_MAX);
         (boxes.iter().all(is_large) && (0..boxes.len()).all(is_distinct)).then_some(objects)
     }
 
-    /// The bounds of what is seen of an object beside a stamp laid over it.
+    /// The rectangle of what is seen of an object beside a stamp laid over it.
     fn bounds_beside(&self, index: u16, stamp: &Stamp) -> Bounds {
-        let before = self.objects[index as usize].bounds;
-        let mut bounds = Bounds::NONE;
+        let before = self.objects[index as usize].bbox;
+        let mut bbox = Bounds::NONE;
         for y in before.top..before.bottom {
             for x in before.left..before.right {
                 if self.seen[y * self.width + x] == Some(index) && !stamp.covers(x, y) {
-                    bounds.include(x, y);
+                    bbox.include(x, y);
                 }
             }
         }
-        bounds
+        bbox
     }
 
     /// The objects with their labels, from the back to the front.
     pub fn objects(&self) -> Vec<Object> {
         let label = |object: &Tracked| Object {
             class: object.class,
-            bbox: object.bounds.to_box(),
+            bbox: object.bbox.to_box(),
             visible: object.visible_share(),
         };
         self.objects.iter().map(label).collect()

@@ -1,12 +1,12 @@
 //! Made scenes with exact labels: a detection data set that needs no download.
 //!
-//! A scene is a cluttered picture of 5–15 objects of eight classes. Colour says nothing about the
+//! A scene is a cluttered picture of 5–15 objects of eight classes. Color says nothing about the
 //! class; shape and surface do, and neither is enough alone: a ball and a target have the same
 //! outline, and distractors (which belong to no class) wear the surfaces of the classes or have a
 //! part of their outline. Objects cover each other, leave the picture, shrink to a dozen pixels.
 //!
 //! # Labels
-//! A box is the bounds of the pixels of an object that can be seen. No object is ever in the
+//! A box is the smallest rectangle around the pixels of an object that can be seen. No object is ever in the
 //! picture without a label: what would hide more than `1 -` [`VISIBLE_MIN`] of an object, or leave
 //! less than [`VISIBLE_SIDE_MIN`] pixels of a side, or make two boxes nearly the same
 //! ([`BOX_IOU_MAX`]), is put elsewhere or left out while the scene is laid out. A scene that ends up
@@ -62,7 +62,7 @@ pub struct SynthConfig {
     pub height: RangeInclusive<u32>,
     /// Which of [`CLASSES`] there are, each once.
     pub classes: Vec<usize>,
-    /// Objects per scene; every one is labelled.
+    /// Objects per scene; every one is labeled.
     pub objects: RangeInclusive<u32>,
     /// The diameter of the circle around the smallest objects, in pixels.
     pub side_min: f32,
@@ -160,7 +160,7 @@ pub struct Scene {
 pub struct Object {
     /// Index into [`CLASSES`].
     pub class: usize,
-    /// The bounds of the visible pixels. A pixel is the object's when at least half of it is.
+    /// The smallest rectangle around the visible pixels. A pixel is the object's when at least half of it is.
     pub bbox: Box2,
     /// The share of the object's pixels that can be seen: not covered, not outside the picture.
     pub visible: f32,

@@ -12,7 +12,7 @@ pub type Point = [f32; 2];
 /// An outline inside the unit circle.
 ///
 /// [`distance`](Self::distance) never changes faster than the point moves (it is 1-Lipschitz), which
-/// lets a stamp decide whole blocks of pixels by one look at their centre.
+/// lets a stamp decide whole blocks of pixels by one look at their center.
 pub enum Outline {
     /// The unit disc without the disc of radius `hole` and without what lies right of `cut`.
     Round { hole: f32, cut: f32 },
@@ -20,7 +20,7 @@ pub enum Outline {
     Crescent { bite_center: f32, bite_radius: f32 },
     /// A closed polygon, convex or not.
     Polygon(Vec<Edge>),
-    /// Discs run together: centre and radius of each.
+    /// Discs run together: center and radius of each.
     Discs(Vec<(Point, f32)>),
     /// Strokes of a pen.
     Line { strokes: Vec<Edge>, half_width: f32 },

@@ -1,4 +1,4 @@
-//! Colours, light and shadow of the figures.
+//! Colors, light and shadow of the figures.
 
 use lacuna_random::Rng;
 
@@ -61,7 +61,7 @@ fn paint_figure(canvas: &mut Canvas, figure: &Figure, sun: &Sun, dirt: &[f32], r
     });
 }
 
-/// Two colours of a figure, of any hue. The second stands out from the first; the first, and the mean
+/// Two colors of a figure, of any hue. The second stands out from the first; the first, and the mean
 /// of both (which is all that is seen of a small figure), from what is behind, by `contrast`.
 fn tones(surface: Surface, behind: Color, contrast: f32, rng: &mut Rng) -> [Color; 2] {
     let mut best = ([[0.0; 3]; 2], -1.0);
@@ -89,7 +89,7 @@ fn tones(surface: Surface, behind: Color, contrast: f32, rng: &mut Rng) -> [Colo
 
 const HIGHLIGHT: Color = [1.0; 3];
 
-/// The least difference in brightness of the two colours of a pattern.
+/// The least difference in brightness of the two colors of a pattern.
 const TONES_APART: f32 = 0.28;
 
 fn random_tone(rng: &mut Rng) -> Color {

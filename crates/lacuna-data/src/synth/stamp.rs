@@ -106,7 +106,7 @@ impl Stamp {
     }
 
     /// The block of side `side` at `(x, y)`. Most blocks lie wholly inside or outside, which the
-    /// coverage at their centre tells: it changes by no more than `slope` per pixel.
+    /// coverage at their center tells: it changes by no more than `slope` per pixel.
     fn fill(&mut self, x: usize, y: usize, side: usize, slope: f32, coverage_at: &impl Fn(f32, f32) -> f32) {
         if x >= self.width || y >= self.height {
             return;

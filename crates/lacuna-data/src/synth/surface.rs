@@ -1,4 +1,4 @@
-//! Surfaces: how the two colours of a figure are laid over it.
+//! Surfaces: how the two colors of a figure are laid over it.
 
 use lacuna_random::Rng;
 
@@ -14,7 +14,7 @@ pub enum Surface {
     Bands {
         width: f32,
     },
-    /// `2 * count` sectors of alternating colour around the centre.
+    /// `2 * count` sectors of alternating color around the center.
     Sectors {
         count: u32,
     },
@@ -35,7 +35,7 @@ pub enum Surface {
 
 /// What a surface does at a point.
 pub struct Finish {
-    /// 0 is the first colour, 1 the second.
+    /// 0 is the first color, 1 the second.
     pub tone: f32,
     /// Brightness, 1 on the average.
     pub light: f32,
@@ -55,7 +55,7 @@ impl Surface {
         }
     }
 
-    /// Is there no pattern, and the second colour at most that of a highlight?
+    /// Is there no pattern, and the second color at most that of a highlight?
     pub fn has_one_color(self) -> bool {
         matches!(self, Self::Plain | Self::Sphere)
     }
@@ -96,7 +96,7 @@ pub fn square_wave(x: f32, pixel: f32) -> f32 {
     step(wrapped, pixel)
 }
 
-/// A lit sphere with some light from all around, so that its dark side still has its colour.
+/// A lit sphere with some light from all around, so that its dark side still has its color.
 fn sphere([x, y]: Point, sun: Point) -> Finish {
     let z = (1.0 - x * x - y * y).max(0.0).sqrt();
     let lit = (0.6 * (x * sun[0] + y * sun[1]) + 0.8 * z).max(0.0);

@@ -71,7 +71,7 @@ fn pictures_have_their_size_and_are_neither_black_nor_white() {
 }
 
 #[test]
-fn every_scene_has_5_to_15_labelled_objects_inside_it() {
+fn every_scene_has_5_to_15_labeled_objects_inside_it() {
     for (width, height, objects) in &*MANY_SCENES {
         let (width, height) = (*width as f32, *height as f32);
         assert!((5..=15).contains(&objects.len()));
@@ -143,12 +143,12 @@ fn boxes_are_the_bounds_of_the_visible_pixels() {
         let objects = layout.objects();
         assert_eq!(objects.len(), whole.len());
         for (i, object) in objects.iter().enumerate() {
-            let (mut bounds, mut visible) = (Bounds::NONE, 0);
+            let (mut bbox, mut visible) = (Bounds::NONE, 0);
             for pixel in (0..width * height).filter(|&pixel| seen[pixel] == Some(i)) {
-                bounds.include(pixel % width, pixel / width);
+                bbox.include(pixel % width, pixel / width);
                 visible += 1;
             }
-            let (a, b) = (object.bbox, bounds.to_box());
+            let (a, b) = (object.bbox, bbox.to_box());
             let apart = [a.x1 - b.x1, a.y1 - b.y1, a.x2 - b.x2, a.y2 - b.y2];
             assert!(apart.iter().all(|d| d.abs() <= 1.0), "scene {index}: {a:?} but {b:?}");
             assert!((object.visible - visible as f32 / whole[i] as f32).abs() < 0.01);

@@ -4,7 +4,7 @@
 //! by handing over their memory, and a gradient that no one else holds is changed in place. For the
 //! backward pass a convolution keeps its input only if its weight is trained, and its weight only if
 //! its input is tracked; with a ReLU, its output, which the next layer keeps as its input anyway. A
-//! normalisation keeps its input, its statistics, and with a ReLU its output.
+//! normalization keeps its input, its statistics, and with a ReLU its output.
 
 use burn::Tensor;
 use burn::backend::tensor::FloatTensor;

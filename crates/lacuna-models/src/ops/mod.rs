@@ -224,7 +224,7 @@ pub fn focal_loss(logits: Tensor<2>, labels: Vec<i32>, weights: Vec<f32>, focal:
     }
 }
 
-/// `x [.., C]`, all levels of a pyramid or, with one level, one map, normalised to zero mean and unit
+/// `x [.., C]`, all levels of a pyramid or, with one level, one map, normalized to zero mean and unit
 /// variance in each image of each level and each group of `C / groups` channels; then by channels
 /// `relu(weight · x + bias)`, the ReLU if asked for.
 pub fn group_norm<const D: usize>(
@@ -256,8 +256,8 @@ pub struct BatchStatistics {
     pub variance: Tensor<1>,
 }
 
-/// `x [N, H, W, C]` normalised to zero mean and unit variance in each channel, as in training; then by
-/// channels `relu(weight · x + bias + residual)`, the ReLU if asked for. With it, what it was normalised
+/// `x [N, H, W, C]` normalized to zero mean and unit variance in each channel, as in training; then by
+/// channels `relu(weight · x + bias + residual)`, the ReLU if asked for. With it, what it was normalized
 /// by.
 ///
 /// In inference a batch norm is a scale and a shift, which belong into the [`Epilogue`] of the
@@ -283,7 +283,7 @@ pub fn batch_norm(
     }
 }
 
-/// The normalisation of `x [.., C]` in segments of so many pixels.
+/// The normalization of `x [.., C]` in segments of so many pixels.
 fn norm_of<const D: usize>(
     x: &Tensor<D>,
     segments: &[usize],

@@ -148,7 +148,7 @@ pub(super) fn roi_align(x: Tensor<4>, regions: &[Region], align: RoiAlign) -> Te
 pub(super) fn focal_loss(logits: Tensor<2>, labels: &[i32], weights: &[f32], focal: FocalLoss) -> Tensor<1> {
     let [rows, classes] = logits.dims();
     let device = logits.device();
-    // +1 at the labelled class, −1 elsewhere; α_t times the row's weight likewise.
+    // +1 at the labeled class, −1 elsewhere; α_t times the row's weight likewise.
     let mut signs = vec![-1.0f32; rows * classes];
     let mut factors: Vec<f32> = weights
         .iter()

@@ -48,9 +48,7 @@ fn head_outputs(detector: &Detector, expected: &Value) {
             // The proposals are torchvision's, so that the box head is judged by itself.
             let proposals: Vec<Proposal> = (0..2)
                 .flat_map(|image| {
-                    boxes(&expected["proposals"][image])
-                        .into_iter()
-                        .map(move |bounds| Proposal { image, bounds })
+                    boxes(&expected["proposals"][image]).into_iter().map(move |bbox| Proposal { image, bbox })
                 })
                 .collect();
             let output = detector.classify(&features, &proposals);
@@ -80,7 +78,7 @@ fn detections(detector: &Detector, expected: &Value) {
         for (index, detection) in detections.iter().enumerate() {
             assert_eq!(detection.class + first, labels[index], "class of detection {index} of image {image}");
             assert!((detection.score.0 - scores[index]).abs() <= 1e-4, "score {index}");
-            let (ours, theirs) = (detection.bounds, boxes[index]);
+            let (ours, theirs) = (detection.bbox, boxes[index]);
             for (a, b) in
                 [(ours.x1, theirs.x1), (ours.y1, theirs.y1), (ours.x2, theirs.x2), (ours.y2, theirs.y2)]
             {

@@ -35,8 +35,8 @@ fn assert_close(actual: &[f32], expected: &[f32], tolerance: f32) {
     }
 }
 
-fn corners(bounds: Box2) -> [f32; 4] {
-    [bounds.x1, bounds.y1, bounds.x2, bounds.y2]
+fn corners(bbox: Box2) -> [f32; 4] {
+    [bbox.x1, bbox.y1, bbox.x2, bbox.y2]
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn locations_and_their_objects() {
             .filter_map(|(found, &square)| Some((objects[(*found)?], square)));
         let centerness: Vec<f32> =
             found.map(|(object, square)| centerness_of(distances::encode(square, object))).collect();
-        assert_close(&centerness, &floats(&case["centreness"]), 1e-6);
+        assert_close(&centerness, &floats(&case["centerness"]), 1e-6);
     }
 }
 
@@ -191,7 +191,7 @@ fn levels_of_regions() {
 fn gradients_are_those_of_the_losses() {
     let step = 1e-3;
     let (prediction, target) = ([1.3, 2.1, 9.7, 8.2], [2.0, 1.0, 8.0, 9.0]);
-    let bounds = |[x1, y1, x2, y2]: [f32; 4]| Box2::new(x1, y1, x2, y2);
+    let bbox = |[x1, y1, x2, y2]: [f32; 4]| Box2::new(x1, y1, x2, y2);
     let check = |name: &str, loss: &dyn Fn([f32; 4]) -> (f32, [f32; 4])| {
         for i in 0..4 {
             let moved = |by: f32| {
@@ -204,7 +204,7 @@ fn gradients_are_those_of_the_losses() {
             assert!((difference - gradient).abs() < 2e-3, "{name} {i}: {gradient}, not {difference}");
         }
     };
-    check("giou", &|p| giou(bounds(p), bounds(target)));
+    check("giou", &|p| giou(bbox(p), bbox(target)));
     check("l1", &|p| smooth_l1(p, target, 0.0));
     check("smooth l1", &|p| smooth_l1(p, target, 1.5));
 }

@@ -27,7 +27,7 @@ pub fn floats(value: &Value) -> Vec<f32> {
     value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32).collect()
 }
 
-/// Part of a name, dimensions if they matter, centre, spread: the first that fits.
+/// Part of a name, dimensions if they matter, center, spread: the first that fits.
 const RULES: [(&str, Option<usize>, f64, f64); 17] = [
     ("running_var", None, 1.0, 0.5),
     ("running_mean", None, 0.0, 0.1),
@@ -122,7 +122,7 @@ pub fn filled(config: &DetectorConfig, device: &Device) -> Detector {
     Checkpoint::read(&checkpoint(&shapes, folder.path())).unwrap().into_detector(config, device).unwrap()
 }
 
-/// The two images, normalised and padded.
+/// The two images, normalized and padded.
 pub fn images(device: &Device) -> Images {
     let scene = fixture("scene.json");
     let names = scene["images"].as_array().unwrap();
@@ -145,7 +145,7 @@ pub fn images(device: &Device) -> Images {
     }
     Images {
         pixels: Tensor::from_data(TensorData::new(pixels, [names.len(), height, width, 3]), device),
-        recoloured: None,
+        recolored: None,
         sizes: sizes.iter().map(|&[h, w]| (w as u32, h as u32)).collect(),
         to_view: vec![Affine::IDENTITY; names.len()],
     }
@@ -162,7 +162,7 @@ pub fn targets(case: &str) -> Vec<Vec<Target>> {
         boxes(&value["boxes"])
             .into_iter()
             .zip(classes)
-            .map(|(bounds, class)| Target { bounds, class, placed: true })
+            .map(|(bbox, class)| Target { bbox, class, placed: true })
             .collect()
     };
     fixture("scene.json")["cases"][case].as_array().unwrap().iter().map(of_image).collect()

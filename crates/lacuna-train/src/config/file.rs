@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use lacuna_data::nearest;
 use lacuna_models::DetectorConfig;
+use lacuna_models::DetectorKind;
 use lacuna_models::resnet::Depth;
-use lacuna_models::weights::Kind as DetectorKind;
 use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
@@ -20,7 +20,7 @@ use super::{Method, RunConfig};
 
 /// Where a value was said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SourceLocation {
     Line {
         path: PathBuf,
         line: usize,
@@ -33,7 +33,7 @@ pub enum Place {
     },
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceLocation {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Self::Line { path, line } => write!(f, "{}:{line}", path.display()),
@@ -45,9 +45,9 @@ impl fmt::Display for Place {
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
-#[error("{place}: {problem}")]
+#[error("{location}: {problem}")]
 pub struct ConfigError {
-    pub place: Place,
+    pub location: SourceLocation,
     pub problem: String,
     pub hint: Option<String>,
 }
@@ -120,29 +120,29 @@ fn first_difference(above: &str, ours: &Table, theirs: &Table) -> Option<String>
 struct Given<'a> {
     path: &'a Path,
     values: Table,
-    places: HashMap<String, Place>,
+    locations: HashMap<String, SourceLocation>,
 }
 
 impl<'a> Given<'a> {
     fn read(source: Source<'a>) -> Result<Self, ConfigError> {
         let Source { path, text, set } = source;
         let line_of = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
-        let at_its_place = |error: toml::de::Error| {
-            let place = match error.span() {
-                Some(span) => Place::Line { path: path.into(), line: line_of(span.start) },
-                None => Place::File { path: path.into() },
+        let at_its_location = |error: toml::de::Error| {
+            let location = match error.span() {
+                Some(span) => SourceLocation::Line { path: path.into(), line: line_of(span.start) },
+                None => SourceLocation::File { path: path.into() },
             };
-            ConfigError { place, problem: error.message().to_owned(), hint: None }
+            ConfigError { location, problem: error.message().to_owned(), hint: None }
         };
-        let table = DeTable::parse(text).map_err(at_its_place)?;
-        let mut places = HashMap::new();
+        let table = DeTable::parse(text).map_err(at_its_location)?;
+        let mut locations = HashMap::new();
         let mut note = |key: String, at: usize| {
-            places.insert(key, Place::Line { path: path.into(), line: line_of(at) });
+            locations.insert(key, SourceLocation::Line { path: path.into(), line: line_of(at) });
         };
-        note_places("", table.get_ref(), &mut note);
-        let mut values: Table = toml::from_str(text).map_err(at_its_place)?;
+        note_locations("", table.get_ref(), &mut note);
+        let mut values: Table = toml::from_str(text).map_err(at_its_location)?;
         for assignment in set {
-            let wrong = |problem: String| ConfigError { place: Place::Set, problem, hint: None };
+            let wrong = |problem: String| ConfigError { location: SourceLocation::Set, problem, hint: None };
             let (key, value) = assignment.split_once('=').ok_or_else(|| {
                 wrong(format!("`{assignment}` is not of the form `key=value`, such as `train.lr=0.005`"))
             })?;
@@ -152,27 +152,27 @@ impl<'a> Given<'a> {
                 .and_then(|mut table| table.remove("value"))
                 .unwrap_or_else(|| Value::String(value.to_owned()));
             put(&mut values, key, value).map_err(wrong)?;
-            places.insert(key.to_owned(), Place::Set);
+            locations.insert(key.to_owned(), SourceLocation::Set);
         }
-        Ok(Self { path, values, places })
+        Ok(Self { path, values, locations })
     }
 
     /// Where a key, or else the nearest one above it, was said.
-    fn place(&self, key: &str) -> Place {
+    fn location(&self, key: &str) -> SourceLocation {
         let mut key = key;
         loop {
-            if let Some(place) = self.places.get(key) {
-                return place.clone();
+            if let Some(location) = self.locations.get(key) {
+                return location.clone();
             }
             match key.rsplit_once('.') {
                 Some((above, _)) => key = above,
-                None => return Place::File { path: self.path.into() },
+                None => return SourceLocation::File { path: self.path.into() },
             }
         }
     }
 
     fn error(&self, key: &str, problem: String) -> ConfigError {
-        ConfigError { place: self.place(key), problem, hint: None }
+        ConfigError { location: self.location(key), problem, hint: None }
     }
 
     /// A word that decides which other keys there are; `default` if it need not be said.
@@ -338,7 +338,7 @@ fn put(values: &mut Table, key: &str, value: Value) -> Result<(), String> {
     }
 }
 
-fn note_places(above: &str, table: &DeTable, note: &mut dyn FnMut(String, usize)) {
+fn note_locations(above: &str, table: &DeTable, note: &mut dyn FnMut(String, usize)) {
     for (key, value) in table {
         let path = join(above, key.get_ref());
         note(path.clone(), key.span().start);
@@ -348,6 +348,6 @@ fn note_places(above: &str, table: &DeTable, note: &mut dyn FnMut(String, usize)
 
 fn note_below(path: &str, value: &Spanned<DeValue>, note: &mut dyn FnMut(String, usize)) {
     if let DeValue::Table(table) = value.get_ref() {
-        note_places(path, table, note);
+        note_locations(path, table, note);
     }
 }

@@ -5,7 +5,7 @@ use burn::module::Module;
 use lacuna_boxes::{Detection, Score};
 
 use super::{
-    Lesson, Taught, annotated, new_to, options, plain, pseudo_labelled, rngs, select, tracked, union,
+    Lesson, Taught, annotated, new_to, options, plain, pseudo_labeled, rngs, select, tracked, union,
 };
 use crate::config::CoMining;
 use crate::learner::{Learner, Step, Threshold};
@@ -37,7 +37,7 @@ impl CoMining {
         let mut rngs = rngs(config, batch.at, ids);
         let losses = watch.time(Phase::Forward, || {
             let mut loss = |view, pseudo_labels: &[Vec<Detection>]| {
-                let targets = union(annotated(&batch.objects), pseudo_labelled(pseudo_labels, true));
+                let targets = union(annotated(&batch.objects), pseudo_labeled(pseudo_labels, true));
                 learner.student.loss(&tracked(view), &targets, &options(config), &mut rngs)
             };
             loss(original, &by_jittered).plus(loss(jittered, &by_original))

@@ -16,7 +16,7 @@ use lacuna_data::batch::{Batch, Position, View};
 use lacuna_models::{Images, LossOptions, Losses, NegativeWeight, Target};
 use lacuna_random::{Purpose, Rng};
 
-use crate::Statistics;
+use crate::NormStatistics;
 use crate::config::{FocalIou, Method, RunConfig};
 use crate::learner::{Learner, NotFinite, Step, Threshold};
 use crate::phases::Stopwatch;
@@ -52,7 +52,7 @@ pub type Taught = (Learner, Result<Step, NotFinite>);
 impl Learner {
     /// One iteration.
     pub fn step(self, lesson: Lesson) -> Taught {
-        let statistics = Statistics::of(&self.student);
+        let statistics = NormStatistics::of(&self.student);
         let (mut learner, step) = self.step_of_method(lesson);
         if step.is_err() {
             learner.student = statistics.put_back(learner.student);
@@ -131,7 +131,7 @@ fn plain(view: View) -> Images {
 fn images(view: View, device: &Device) -> Images {
     let View { height, width, pixels, sizes, to_view } = view;
     let data = TensorData::new(pixels, [sizes.len(), height, width, 3]);
-    Images { pixels: Tensor::from_data(data, device), recoloured: None, sizes, to_view }
+    Images { pixels: Tensor::from_data(data, device), recolored: None, sizes, to_view }
 }
 
 fn select(candidates: &[Detection], threshold: Option<&Threshold>) -> Vec<Detection> {
@@ -146,19 +146,19 @@ fn new_to(found: &[Detection], annotations: &[Object], iou_max: f32) -> Vec<Dete
 }
 
 /// Annotations ∪ pseudo labels.
-fn union(mut annotated: Vec<Vec<Target>>, pseudo_labelled: Vec<Vec<Target>>) -> Vec<Vec<Target>> {
-    annotated.iter_mut().zip(pseudo_labelled).for_each(|(annotated, added)| annotated.extend(added));
+fn union(mut annotated: Vec<Vec<Target>>, pseudo_labeled: Vec<Vec<Target>>) -> Vec<Vec<Target>> {
+    annotated.iter_mut().zip(pseudo_labeled).for_each(|(annotated, added)| annotated.extend(added));
     annotated
 }
 
 fn annotated(annotations: &[Vec<Object>]) -> Vec<Vec<Target>> {
-    let target = |object: &Object| Target { bounds: object.bbox, class: object.class, placed: true };
+    let target = |object: &Object| Target { bbox: object.bbox, class: object.class, placed: true };
     annotations.iter().map(|objects| objects.iter().map(target).collect()).collect()
 }
 
-/// Pseudo labels, whose boxes are to be learnt (`placed`), or their classes alone.
-fn pseudo_labelled(pseudo_labels: &[Vec<Detection>], placed: bool) -> Vec<Vec<Target>> {
-    let target = |found: &Detection| Target { bounds: found.bounds, class: found.class, placed };
+/// Pseudo labels, whose boxes are to be learned (`placed`), or their classes alone.
+fn pseudo_labeled(pseudo_labels: &[Vec<Detection>], placed: bool) -> Vec<Vec<Target>> {
+    let target = |found: &Detection| Target { bbox: found.bbox, class: found.class, placed };
     pseudo_labels.iter().map(|found| found.iter().map(target).collect()).collect()
 }
 
@@ -168,7 +168,7 @@ mod tests {
 
     use burn::module::Module;
     use lacuna_boxes::{Affine, Box2, Score, iou};
-    use lacuna_calib::{Confidence, Curve, NoFit, Observed, Outcome, Platt};
+    use lacuna_calib::{Confidence, Curve, NoFit, Outcome, Platt, Sample};
     use lacuna_models::{Term, ops};
 
     use super::*;
@@ -235,7 +235,7 @@ mod tests {
     fn what_is_annotated_is_not_new() {
         let object = |x: f32, class: usize| Object { bbox: Box2::new(x, 0.0, x + 10.0, 10.0), class };
         let found = |x: f32, class: usize| Detection {
-            bounds: Box2::new(x, 0.0, x + 10.0, 10.0),
+            bbox: Box2::new(x, 0.0, x + 10.0, 10.0),
             class,
             score: Score(0.9),
         };
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn candidates_above_the_threshold_become_pseudo_labels() {
         let candidates = [0.5f32, 0.7, 0.8].map(|score| Detection {
-            bounds: Box2::new(0.0, 0.0, 9.0, 9.0),
+            bbox: Box2::new(0.0, 0.0, 9.0, 9.0),
             class: 0,
             score: Score(score),
         });
@@ -266,10 +266,10 @@ mod tests {
         let Method::Calibrated(method) = config.method else { panic!("it calibrates") };
         let calibration = learner.teacher.as_mut().and_then(|teacher| teacher.calibration.as_mut());
         let calibration = calibration.expect("the method calibrates");
-        let judged = |pairs: &[(f32, bool)]| -> Vec<Observed> {
+        let judged = |pairs: &[(f32, bool)]| -> Vec<Sample> {
             let outcome = |right| if right { Outcome::Right } else { Outcome::Wrong };
             let observed =
-                |&(score, right)| Observed { class: 0, score: Score(score), outcome: outcome(right) };
+                |&(score, right)| Sample { class: 0, score: Score(score), outcome: outcome(right) };
             pairs.iter().map(observed).collect()
         };
         let rising =
@@ -350,7 +350,7 @@ mod tests {
         let Batch { views, objects, .. } = batch();
         let [of_first, of_second] = [0, 1].map(|n| -> Vec<Vec<Detection>> {
             let found = same.0.student.valid().detect_above(ALL_IS_FOUND, &plain(views[n].clone()));
-            let is_new = |found: &&Detection, given: &[Object]| iou(found.bounds, given[0].bbox) <= 0.4;
+            let is_new = |found: &&Detection, given: &[Object]| iou(found.bbox, given[0].bbox) <= 0.4;
             let images = found.iter().zip(&objects);
             images
                 .map(|(all, given)| all.iter().filter(|one| is_new(one, given)).copied().collect())
@@ -358,7 +358,7 @@ mod tests {
         });
         assert!(of_first != of_second && of_first.iter().chain(&of_second).all(|labels| !labels.is_empty()));
         let branch = |n: usize, labels: &[Vec<Detection>]| {
-            let targets = union(annotated(&objects), pseudo_labelled(labels, true));
+            let targets = union(annotated(&objects), pseudo_labeled(labels, true));
             (loss(&same, &views[n], &targets, None), 1.0)
         };
         assert_near(&found, &expected(&[branch(0, &of_second), branch(1, &of_first)]));
@@ -373,7 +373,7 @@ mod tests {
         let Batch { views, objects, .. } = batch();
         // At first the teacher is the student.
         let labels = same.0.student.valid().detect_above(ALL_IS_FOUND, &plain(views[0].clone()));
-        let (given, labels) = (annotated(&objects), pseudo_labelled(&labels, true));
+        let (given, labels) = (annotated(&objects), pseudo_labeled(&labels, true));
         let counted = union(given.clone(), labels.clone());
         let taught = loss(&same, &views[1], &labels, Some(&counted)).only(&[Term::Classification]);
         let supervised = [0, 1].map(|n| (loss(&same, &views[n], &given, None), 0.5));

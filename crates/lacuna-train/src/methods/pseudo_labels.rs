@@ -4,16 +4,16 @@
 use lacuna_boxes::{Detection, Score};
 use lacuna_calib::{Calibrator, Confidence, Platt};
 
-use super::{Lesson, Taught, annotated, plain, pseudo_labelled, rngs, select, tracked, union};
-use crate::config::{BeforeFirstFit, Calibrated, Dynamic, Fixed, FocalIou, Overlap, TeacherConfig};
+use super::{Lesson, Taught, annotated, plain, pseudo_labeled, rngs, select, tracked, union};
+use crate::config::{BeforeFirstFit, Calibrated, Dynamic, Fixed, FocalIou, TeacherConfig};
 use crate::learner::{Calibration, Learner, Step, Threshold};
 use crate::phases::Phase;
-use crate::pseudo::{Split, split_by_overlap};
+use lacuna_gaps::{JudgedImage, OverlapRule, judge_image};
 
 /// What the three methods have in common.
 struct Teaching<'a> {
     teacher: &'a TeacherConfig,
-    overlap: &'a Overlap,
+    overlap: &'a OverlapRule,
     focal_iou: &'a FocalIou,
 }
 
@@ -93,16 +93,16 @@ impl Teaching<'_> {
             let teacher = learner.teacher.as_ref().expect("the method has a teacher");
             teacher.detector.detect_above(self.teacher.score_min, &plain(weak))
         });
-        let of_image = |image: usize| -> Split {
-            split_by_overlap(&found[image], &batch.objects[image], self.overlap, strong.to_view[image])
+        let of_image = |image: usize| -> JudgedImage {
+            judge_image(&found[image], &batch.objects[image], self.overlap, strong.to_view[image])
         };
-        let splits: Vec<Split> = (0..found.len()).map(of_image).collect();
+        let splits: Vec<JudgedImage> = (0..found.len()).map(of_image).collect();
         let pseudo_labels: Vec<Vec<Detection>> =
             splits.iter().map(|split| select(&split.candidates, threshold.as_ref())).collect();
 
         // The student learns the strong view, from annotations and pseudo labels alike (or only the classes of the latter).
         let targets =
-            union(annotated(&batch.objects), pseudo_labelled(&pseudo_labels, self.teacher.pseudo_boxes));
+            union(annotated(&batch.objects), pseudo_labeled(&pseudo_labels, self.teacher.pseudo_boxes));
         let (images, mut rngs) = (tracked(strong), rngs(config, batch.at, ids));
         let losses = watch.time(Phase::Forward, || {
             learner.weighted_loss(&images, &targets, self.focal_iou, config, &mut rngs)

@@ -1,7 +1,7 @@
 //! SAOD (Suri et al., "SparseDet: Improving Sparsely Annotated Object Detection with Pseudo-positive Mining", ICCV 2023).
 //!
 //! Differs from the reference: its second view also has a part of one annotated box blackened; and where a detector is
-//! used, its colours are drawn anew for each image, ours are the same for all.
+//! used, its colors are drawn anew for each image, ours are the same for all.
 
 use lacuna_boxes::Score;
 use lacuna_models::faster_rcnn::{Mining, TwoViewLoss, TwoViews};
@@ -16,7 +16,7 @@ impl Saod {
     pub(crate) fn step(&self, learner: Learner, lesson: Lesson) -> Taught {
         let Lesson { config, mut batch, ids, watch, .. } = lesson;
         let [first, second] = [batch.views.remove(0), batch.views.remove(0)].map(tracked);
-        let images = Images { recoloured: Some(second.pixels), ..first };
+        let images = Images { recolored: Some(second.pixels), ..first };
         let Self { objectness_min, iou_max, nms_iou_max, weight, threshold, mining_start } = *self;
         let mining = Mining { objectness_min, iou_max, nms_iou_max, weight };
         let mining = (learner.iteration >= mining_start).then_some(mining);

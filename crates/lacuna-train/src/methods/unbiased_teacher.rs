@@ -1,7 +1,7 @@
 //! Unbiased Teacher (Liu et al., "Unbiased Teacher for Semi-Supervised Object Detection", ICLR 2021), for annotations with
-//! gaps: each image is a labelled one, with the boxes that it has, and an unlabelled one, which a teacher labels.
+//! gaps: each image is a labeled one, with the boxes that it has, and an unlabeled one, which a teacher labels.
 //!
-//! Differs from the reference: there labelled and unlabelled images are different ones. So an annotated object that the
+//! Differs from the reference: there labeled and unlabeled images are different ones. So an annotated object that the
 //! teacher does not find is an object to the one loss and background to the other. And RetinaNet and FCOS, which are not
 //! detectors of the reference, divide by the positives of annotations and pseudo labels together: by those of a few
 //! pseudo labels alone, background would count many times what it counts in the loss of the annotations.
@@ -10,7 +10,7 @@ use lacuna_boxes::{Detection, Score};
 use lacuna_models::{LossOptions, Term};
 
 use super::{
-    Lesson, Taught, annotated, new_to, options, plain, pseudo_labelled, rngs, select, tracked, union,
+    Lesson, Taught, annotated, new_to, options, plain, pseudo_labeled, rngs, select, tracked, union,
 };
 use crate::config::UnbiasedTeacher;
 use crate::learner::{Learner, Step, Threshold};
@@ -44,11 +44,11 @@ impl UnbiasedTeacher {
             if threshold.is_none() {
                 return of_weak.plus(student.loss(&strong, &given, &options, &mut rngs)).times(0.5);
             }
-            let labels = pseudo_labelled(&labels, true);
+            let labels = pseudo_labeled(&labels, true);
             let counted = union(given.clone(), labels.clone());
             let sets = [(&*given, options), (&*labels, LossOptions { counted: Some(&counted), ..options })];
-            let [of_strong, labelled] = student.losses(&strong, sets, &mut rngs);
-            let unsupervised = labelled.only(&[Term::Classification, Term::Objectness]);
+            let [of_strong, labeled] = student.losses(&strong, sets, &mut rngs);
+            let unsupervised = labeled.only(&[Term::Classification, Term::Objectness]);
             of_weak.plus(of_strong).times(0.5).plus(unsupervised.times(self.weight))
         });
         let (learner, terms) = learner.descend(config, losses, watch);

@@ -4,20 +4,20 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use lacuna_calib::{Calibrator, CrossFit, NoFit, Reliability};
 use lacuna_data::Dataset;
+use lacuna_data::number::shortest;
 use lacuna_data::output::{IfExists, NewFile};
 use lacuna_data::results::Rewrite;
-use lacuna_train::complete::{Fitted, Seen, observations, see};
-use lacuna_train::data::hidden_part;
-use lacuna_train::metrics::shortest;
+use lacuna_gaps::read_hidden;
+use lacuna_gaps::{FoldedCalibrator, JudgedDetection, judge, samples};
 use serde_json::{Map, Value, json};
 
-use super::saved::SavedCalibrator;
 use super::{TooLittle, best_first, read_results, shown};
 use crate::data_args::{AnnotationsArgs, note_problems};
 use crate::gaps::{Gaps, gaps_json};
 use crate::judging::{FloorArgs, JudgingArgs, MethodArg};
 use crate::table::{Table, thousands};
 use crate::training::percent;
+use lacuna_gaps::CalibratorFile;
 
 /// Give detections of any framework confidences that match their precision
 ///
@@ -92,13 +92,13 @@ pub fn run(args: &Args) -> Result<()> {
     note_problems(&split);
     let dataset = &split.dataset;
     let results = read_results(&args.detections, dataset, &args.annotations.options)?;
-    let hidden = args.hidden.as_deref().map(|path| hidden_part(path, dataset, false)).transpose()?;
+    let hidden = args.hidden.as_deref().map(|path| read_hidden(path, dataset, false)).transpose()?;
 
-    let seen = see(dataset, &best_first(&results), &args.judging.overlap());
-    let observed = observations(&seen, args.floor.score_min);
+    let seen = judge(dataset, &best_first(&results), &args.judging.overlap());
+    let observed = samples(&seen, args.floor.score_min);
     let kind = args.method.kind();
     let too_little = |why: NoFit| TooLittle { path: args.detections.clone(), why };
-    let fitted = Fitted::new(kind, args.per_class, &observed).map_err(too_little)?;
+    let fitted = FoldedCalibrator::new(kind, args.per_class, &observed).map_err(too_little)?;
     let calibrator = &fitted.whole;
     let errors = errors(&seen, args.floor.score_min, fitted.folds.as_ref().ok());
     let of_candidates =
@@ -127,7 +127,7 @@ pub fn run(args: &Args) -> Result<()> {
         written.push(NewFile::write(path, if_exists, |out| results.write(out, rewrite))?);
     }
     if let Some(path) = &args.save {
-        let saved = SavedCalibrator::new(dataset, calibrator);
+        let saved = CalibratorFile::new(dataset, calibrator);
         written.push(NewFile::write(path, if_exists, |out| Ok(serde_json::to_writer(out, &saved)?))?);
     }
     written.into_iter().try_for_each(NewFile::finish)?;
@@ -136,10 +136,10 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Of detections near an annotation.
-fn errors(seen: &[Vec<Seen>], score_min: f32, folds: Option<&CrossFit>) -> Errors {
+fn errors(seen: &[Vec<JudgedDetection>], score_min: f32, folds: Option<&CrossFit>) -> Errors {
     let mut errors = Errors::default();
     for seen in seen.iter().flatten().filter(|seen| seen.detection.score.0 > score_min) {
-        if let Some(judged) = seen.observed().and_then(|observed| observed.judged()) {
+        if let Some(judged) = seen.sample().and_then(|sample| sample.judged()) {
             errors.before.add(judged.score.0, judged.right);
             if let Some(folds) = folds {
                 errors.after.add(seen.confidence(folds.calibrator(seen.image)).0, judged.right);
@@ -150,7 +150,12 @@ fn errors(seen: &[Vec<Seen>], score_min: f32, folds: Option<&CrossFit>) -> Error
 }
 
 /// Of detections away from all annotations, by what was hidden.
-fn candidate_errors(seen: &[Vec<Seen>], args: &Args, folds: Option<&CrossFit>, hidden: &Dataset) -> Errors {
+fn candidate_errors(
+    seen: &[Vec<JudgedDetection>],
+    args: &Args,
+    folds: Option<&CrossFit>,
+    hidden: &Dataset,
+) -> Errors {
     let mut errors = Errors::default();
     let (score_min, iou_high) = (args.floor.score_min, args.judging.iou_high);
     for (image, seen) in seen.iter().enumerate() {
@@ -173,7 +178,7 @@ fn print(
     errors: &Errors,
     of_candidates: Option<&Errors>,
     gaps: Result<&Gaps, &NoFit>,
-    seen: &[Vec<Seen>],
+    seen: &[Vec<JudgedDetection>],
 ) -> Result<()> {
     let parameters = calibrator.pooled().parameters();
     let detections: usize = seen.iter().map(Vec::len).sum();

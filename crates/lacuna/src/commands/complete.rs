@@ -6,22 +6,22 @@ use anyhow::Result;
 use clap::ValueEnum;
 use lacuna_boxes::{Detection, Score};
 use lacuna_calib::Confidence;
-use lacuna_data::convert::{Images, write_folder};
+use lacuna_data::convert::{ImageFiles, write_folder};
 use lacuna_data::layout::{Format, Split};
+use lacuna_data::number::shortest;
 use lacuna_data::output::{IfExists, NewFile};
 use lacuna_data::yolo::LeftOut;
 use lacuna_data::{Dataset, coco, label_studio};
-use lacuna_eval::{Found, Match, Recovered, match_detections};
-use lacuna_train::complete::{
-    Fitted, Missing, Seen, candidates, completed, expected_precision, observations, see, threshold_for,
+use lacuna_eval::{ImageDetection, Match, Recovery, match_detections};
+use lacuna_gaps::read_hidden;
+use lacuna_gaps::{
+    Candidate, FoldedCalibrator, JudgedDetection, candidates, completed, expected_precision, judge, samples,
+    threshold_for,
 };
-use lacuna_train::data::hidden_part;
 use lacuna_train::evaluate::renamed;
-use lacuna_train::metrics::shortest;
 use serde_json::{Map, Value, json};
 
 use super::looking::{Looked, look};
-use super::saved::SavedCalibrator;
 use super::{TooLittle, class_keys, read_results, shown, usage};
 use crate::data_args::{AnnotationsArgs, note_problems};
 use crate::gaps::Gaps;
@@ -30,10 +30,11 @@ use crate::judging::{FloorArgs, JudgingArgs, MethodArg};
 use crate::progress::Progress;
 use crate::table::{Table, thousands};
 use crate::training::percent;
+use lacuna_gaps::CalibratorFile;
 
 /// Add the boxes that are missing, as far as a detector can tell
 ///
-/// Given boxes stay as they are. Recovered ones are marked `"pseudo": true` and have their raw `score` and their
+/// Given boxes stay as they are. Recovery ones are marked `"pseudo": true` and have their raw `score` and their
 /// `confidence`, the probability that they are right.
 #[derive(clap::Args)]
 pub struct Args {
@@ -95,7 +96,7 @@ pub struct Args {
     #[arg(long, value_name = "URL")]
     image_url: Option<String>,
 
-    /// Label Studio: also write the labelling configuration of the project
+    /// Label Studio: also write the labeling configuration of the project
     #[arg(long, value_name = "FILE")]
     label_config: Option<PathBuf>,
 
@@ -149,7 +150,7 @@ struct Detections {
 
 /// What is added.
 struct Added {
-    missing: Vec<Missing>,
+    missing: Vec<Candidate>,
     /// Of each class.
     thresholds: Vec<Option<Confidence>>,
     /// How the confidences were made.
@@ -162,11 +163,11 @@ pub fn run(args: &Args) -> Result<()> {
     check_outputs(args, &[split.path()])?;
     note_problems(&split);
     let hidden = match &args.hidden {
-        Some(path) => Some(hidden_part(path, &split.dataset, !args.annotations.options.classes.is_empty())?),
+        Some(path) => Some(read_hidden(path, &split.dataset, !args.annotations.options.classes.is_empty())?),
         None => None,
     };
     let detections = detections(args, &split)?;
-    let seen = see(&split.dataset, &detections.of_images, &args.judging.overlap());
+    let seen = judge(&split.dataset, &detections.of_images, &args.judging.overlap());
     let added = added(args, &split.dataset, &seen, detections.confidences.as_deref())?;
     let gaps = Gaps::estimate(&split.dataset, &seen, args.floor.score_min);
 
@@ -233,7 +234,7 @@ fn detections(args: &Args, split: &Split) -> Result<Detections> {
 fn added(
     args: &Args,
     dataset: &Dataset,
-    seen: &[Vec<Seen>],
+    seen: &[Vec<JudgedDetection>],
     confidences: Option<&[Vec<f32>]>,
 ) -> Result<Added> {
     let score_min = args.floor.score_min;
@@ -245,7 +246,7 @@ fn added(
             let with_confidence = seen.iter().flatten().zip(confidences.iter().flatten());
             let candidates = with_confidence
                 .filter(|(seen, _)| seen.is_candidate() && seen.detection.score.0 > score_min)
-                .map(|(seen, confidence)| Missing {
+                .map(|(seen, confidence)| Candidate {
                     image: seen.image,
                     detection: seen.detection,
                     confidence: Confidence(*confidence),
@@ -253,18 +254,18 @@ fn added(
             (candidates.collect(), "the detections' own".to_owned())
         }
         (_, Some(path)) => {
-            let calibrator = SavedCalibrator::read(path, dataset)?;
+            let calibrator = CalibratorFile::read(path, dataset)?;
             (candidates(seen, score_min, |_| &calibrator), path.display().to_string())
         }
         (_, None) => {
             let kind = args.method.kind();
             let path = args.found_by.detections.as_ref().or(args.found_by.model.as_ref());
-            let fitted = Fitted::new(kind, args.per_class, &observations(seen, score_min))
+            let fitted = FoldedCalibrator::new(kind, args.per_class, &samples(seen, score_min))
                 .map_err(|why| TooLittle { path: path.cloned().unwrap_or_default(), why })?;
             (candidates(seen, score_min, |image| fitted.of_image(image)), kind.name().to_owned())
         }
     };
-    let all: Vec<Missing> = all;
+    let all: Vec<Candidate> = all;
     let n_classes = dataset.categories().len();
     let thresholds: Vec<Option<Confidence>> = match args.precision {
         None => vec![Some(Confidence(args.confidence)); n_classes],
@@ -277,22 +278,22 @@ fn added(
         }
         Some(precision) => vec![threshold_for(precision.into(), &all); n_classes],
     };
-    let accepted = |missing: &Missing| {
+    let accepted = |missing: &Candidate| {
         thresholds[missing.detection.class].is_some_and(|threshold| missing.confidence >= threshold)
     };
     let missing = all.into_iter().filter(accepted).collect();
     Ok(Added { missing, thresholds, by })
 }
 
-fn write(args: &Args, split: &Split, missing: &[Missing]) -> Result<()> {
+fn write(args: &Args, split: &Split, missing: &[Candidate]) -> Result<()> {
     let if_exists = IfExists::forced(args.force);
     let dataset = &split.dataset;
     let mut files = Vec::new();
     if let Some(path) = &args.added {
-        let entries = missing.iter().map(|Missing { image, detection, confidence }| {
+        let entries = missing.iter().map(|Candidate { image, detection, confidence }| {
             let size = &dataset.images()[*image];
-            let bounds = detection.bounds.clip(size.width as f32, size.height as f32);
-            let bbox = [bounds.x1, bounds.y1, bounds.width(), bounds.height()].map(shortest);
+            let bbox = detection.bbox.clip(size.width as f32, size.height as f32);
+            let bbox = [bbox.x1, bbox.y1, bbox.width(), bbox.height()].map(shortest);
             json!({
                 "image_id": dataset.images()[*image].id,
                 "category_id": dataset.categories()[detection.class].id,
@@ -328,9 +329,9 @@ fn write(args: &Args, split: &Split, missing: &[Missing]) -> Result<()> {
     };
     if let Some(format) = format {
         let images = match (args.no_images, args.link) {
-            (true, _) => Images::Leave,
-            (false, true) => Images::HardLink,
-            (false, false) => Images::Copy,
+            (true, _) => ImageFiles::Leave,
+            (false, true) => ImageFiles::HardLink,
+            (false, false) => ImageFiles::Copy,
         };
         let progress = Progress::new("writing images", dataset.images().len());
         let splits = std::slice::from_ref(split);
@@ -352,13 +353,13 @@ fn note_left_out(format: &str, LeftOut { crowds, outside }: LeftOut) {
 
 /// What of the hidden was found, of all classes and of each, at the IoU that the confidences are about. Each box is found
 /// once: a double, which a confidence takes for right, is wrong here.
-fn found(args: &Args, hidden: &Dataset, missing: &[Missing]) -> (Recovered, Vec<Recovered>) {
+fn found(args: &Args, hidden: &Dataset, missing: &[Candidate]) -> (Recovery, Vec<Recovery>) {
     let proposals = missing.iter().map(|missing| {
-        let Missing { image, detection, confidence } = *missing;
-        Found::from_detection(image, Detection { score: Score(confidence.0), ..detection })
+        let Candidate { image, detection, confidence } = *missing;
+        ImageDetection::from_detection(image, Detection { score: Score(confidence.0), ..detection })
     });
-    let proposals: Vec<Found> = proposals.collect();
-    let mut classes = vec![Recovered::default(); hidden.categories().len()];
+    let proposals: Vec<ImageDetection> = proposals.collect();
+    let mut classes = vec![Recovery::default(); hidden.categories().len()];
     let matches = match_detections(hidden, &proposals, args.judging.iou_high.into());
     for (proposal, matched) in proposals.iter().zip(matches) {
         let of_class = &mut classes[proposal.class];
@@ -381,7 +382,7 @@ fn print(
     args: &Args,
     given: &Dataset,
     added: &Added,
-    found: Option<(Recovered, Vec<Recovered>)>,
+    found: Option<(Recovery, Vec<Recovery>)>,
     gaps: Option<&Gaps>,
 ) -> Result<()> {
     let Added { missing, thresholds, by } = added;
@@ -428,7 +429,7 @@ fn print(
     let mut row = |name: &str, class: Option<usize>, threshold: Option<Confidence>| {
         let of = |candidate: usize| class.is_none_or(|class| candidate == class);
         let given = given.annotations().iter().filter(|annotation| of(annotation.category)).count();
-        let added: Vec<Missing> =
+        let added: Vec<Candidate> =
             missing.iter().filter(|missing| of(missing.detection.class)).copied().collect();
         let threshold = threshold.map_or("-".to_owned(), |threshold| format!("{:.3}", threshold.0));
         let mut cells = vec![name.to_owned(), thousands(given), thousands(added.len()), threshold];

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::ValueEnum;
 use lacuna_data::coco;
-use lacuna_data::convert::{Converted, Images, write_folder};
+use lacuna_data::convert::{Converted, ImageFiles, write_folder};
 use lacuna_data::layout::{Format, Split};
 use lacuna_data::output::{IfExists, write_file};
 use serde_json::json;
@@ -16,7 +16,7 @@ use crate::table::thousands;
 
 /// Turn a data set into another format: COCO, VOC or YOLO
 ///
-/// Every split is converted, unless one is named. Images are copied into the new layout.
+/// Every split is converted, unless one is named. ImageFiles are copied into the new layout.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -79,9 +79,9 @@ pub fn run(args: &Args) -> Result<()> {
         let splits = args.data.read_all()?;
         splits.iter().for_each(note_problems);
         let images = match (args.no_images, args.link) {
-            (true, _) => Images::Leave,
-            (false, true) => Images::HardLink,
-            (false, false) => Images::Copy,
+            (true, _) => ImageFiles::Leave,
+            (false, true) => ImageFiles::HardLink,
+            (false, false) => ImageFiles::Copy,
         };
         let progress =
             Progress::new("converting images", splits.iter().map(|s| s.dataset.images().len()).sum());

@@ -4,15 +4,15 @@ use std::time::Instant;
 
 use anyhow::Result;
 use lacuna_boxes::Detection;
-use lacuna_calib::{Calibrator, Kind, Platt, Reliability};
+use lacuna_calib::{Calibrator, CalibratorKind, Platt, Reliability};
 use lacuna_data::decode::OnBadImage;
 use lacuna_data::output::{IfExists, NewFolder, write_file};
-use lacuna_data::sparsify::{self, Percent, Sparse, sparsify};
+use lacuna_data::sparsify::{Percent, Sparse, SparsifyKind, sparsify};
 use lacuna_data::synth::SynthConfig;
 use lacuna_data::{Dataset, coco};
-use lacuna_eval::{AveragePrecision, Recovered, recovered};
-use lacuna_train::complete::{
-    Fitted, Missing, Seen, candidates, completed, expected_precision, observations, see,
+use lacuna_eval::{AveragePrecision, Recovery, recovered};
+use lacuna_gaps::{
+    Candidate, FoldedCalibrator, JudgedDetection, candidates, completed, expected_precision, judge, samples,
 };
 use lacuna_train::config::{Calibrated, Method, RunConfig, Source};
 use lacuna_train::evaluate::detect_all;
@@ -154,7 +154,7 @@ fn make_data(args: &Args) -> Result<(Sparse, Dataset)> {
     let splits = [("train", TRAIN_IMAGES), ("test", TEST_IMAGES)];
     let mut datasets = synth::make(&config, &splits, &folder)?;
     let half = Percent::new(HIDDEN_PERCENT).expect("it is a percentage");
-    let sparse = sparsify(&datasets[0], sparsify::Kind::Split1(half), args.seed);
+    let sparse = sparsify(&datasets[0], SparsifyKind::Split1(half), args.seed);
     for (file, dataset) in [(Places::SPARSE, &sparse.kept), (Places::HIDDEN, &sparse.hidden)] {
         folder.file(Path::new(file), |out| coco::write(dataset, out))?;
     }
@@ -186,11 +186,11 @@ fn config(name: &str, text: &str, places: &Places, args: &Args) -> Result<RunCon
 
 /// What the teacher adds to the sparse annotations, and how much its scores are worth.
 struct Completion {
-    missing: Vec<Missing>,
+    missing: Vec<Candidate>,
     expected_precision: Option<f64>,
-    recovered: Recovered,
+    recovered: Recovery,
     /// The same at the IoU that confidences are about.
-    well_placed: Recovered,
+    well_placed: Recovery,
     /// Of detections near an annotation of the test images.
     judged: Calibration,
     /// Of candidates in the training images, by what was hidden.
@@ -208,7 +208,7 @@ struct Calibration {
 }
 
 impl Calibration {
-    fn add(&mut self, seen: &Seen, [trained, completeness]: [&Calibrator; 2], right: bool) {
+    fn add(&mut self, seen: &JudgedDetection, [trained, completeness]: [&Calibrator; 2], right: bool) {
         self.scores.add(seen.detection.score.0, right);
         self.trained.add(seen.confidence(trained).0, right);
         self.completeness.add(seen.confidence(completeness).0, right);
@@ -233,17 +233,17 @@ fn complete(
     let Method::Calibrated(Calibrated { teacher, overlap, .. }) = &config.method else {
         unreachable!("the preset is of Calibrated Teacher")
     };
-    let (floor, in_train) = (teacher.score_min, see(kept, &in_train.detections, overlap));
+    let (floor, in_train) = (teacher.score_min, judge(kept, &in_train.detections, overlap));
     let trained = model.config.calibrator.clone().unwrap_or(Platt::IDENTITY.into());
     // A demo that is cut short need not have found enough.
-    let fitted = Fitted::new(Kind::Completeness, false, &observations(&in_train, floor));
+    let fitted = FoldedCalibrator::new(CalibratorKind::Completeness, false, &samples(&in_train, floor));
     let whole = fitted.as_ref().map_or(&trained, |fitted| &fitted.whole);
     let of_image = |image: usize| fitted.as_ref().map_or(&trained, |fitted| fitted.of_image(image));
 
     let (mut judged, mut of_candidates) = (Calibration::default(), Calibration::default());
-    let above = |seen: &&Seen| seen.detection.score.0 > floor;
-    for seen in see(test, &in_test.detections, overlap).iter().flatten().filter(above) {
-        if let Some(of) = seen.observed().and_then(|observed| observed.judged()) {
+    let above = |seen: &&JudgedDetection| seen.detection.score.0 > floor;
+    for seen in judge(test, &in_test.detections, overlap).iter().flatten().filter(above) {
+        if let Some(of) = seen.sample().and_then(|sample| sample.judged()) {
             judged.add(seen, [&trained, whole], of.right);
         }
     }
@@ -254,7 +254,7 @@ fn complete(
 
     let mut missing = candidates(&in_train, floor, of_image);
     missing.retain(|missing| missing.confidence.0 >= CONFIDENCE_MIN);
-    let found_at = |iou_min: f32| -> Recovered {
+    let found_at = |iou_min: f32| -> Recovery {
         let of_image = |image: usize| {
             let added = missing.iter().filter(|missing| missing.image == image);
             let added: Vec<Detection> = added.map(|missing| missing.detection).collect();
@@ -276,7 +276,7 @@ fn complete(
 }
 
 /// Pictures of the images with the most recovered boxes.
-fn draw_pictures(places: &Places, kept: &Dataset, missing: &[Missing]) -> Result<usize> {
+fn draw_pictures(places: &Places, kept: &Dataset, missing: &[Candidate]) -> Result<usize> {
     let mut counts = vec![0; kept.images().len()];
     missing.iter().for_each(|missing| counts[missing.image] += 1);
     let mut order: Vec<usize> = (0..counts.len()).filter(|&image| counts[image] > 0).collect();

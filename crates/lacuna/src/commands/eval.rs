@@ -5,19 +5,19 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::ValueEnum;
 use lacuna_boxes::{Detection, Score};
-use lacuna_calib::Place;
+use lacuna_calib::Proximity;
 use lacuna_data::layout::Split;
+use lacuna_data::number::shortest;
 use lacuna_data::output::{IfExists, write_file};
 use lacuna_data::results::Results;
 use lacuna_data::{Annotation, Builder, Dataset};
 use lacuna_eval::{
-    AveragePrecision, AveragePrecisionAt, CalibrationError, Found, RecoveredAbove, average_precision,
+    AveragePrecision, AveragePrecisionAt, CalibrationError, ImageDetection, RecoveryAbove, average_precision,
     average_precision_at, outcomes, recovered_above,
 };
-use lacuna_train::complete::see;
-use lacuna_train::data::hidden_part;
+use lacuna_gaps::judge;
+use lacuna_gaps::read_hidden;
 use lacuna_train::evaluate::renamed;
-use lacuna_train::metrics::shortest;
 use serde_json::{Map, Value, json};
 
 use super::looking::{Looked, look};
@@ -109,7 +109,7 @@ impl FieldArg {
 
 /// Detections by their raw scores, and what each is called sure by.
 struct Judged {
-    found: Vec<Found>,
+    found: Vec<ImageDetection>,
     /// One for each; `None` when they have none.
     confidences: Option<Vec<f64>>,
 }
@@ -124,7 +124,7 @@ struct Evaluation {
     field: FieldArg,
     calibration: Option<CalibrationError>,
     per_class: Vec<Option<CalibrationError>>,
-    proposals: Option<Vec<RecoveredAbove>>,
+    proposals: Option<Vec<RecoveryAbove>>,
 }
 
 pub fn run(args: &Args) -> Result<()> {
@@ -142,7 +142,7 @@ pub fn run(args: &Args) -> Result<()> {
     note_problems(&split);
     let given = &split.dataset;
     let some_classes = !args.annotations.options.classes.is_empty();
-    let hidden = args.hidden.as_deref().map(|path| hidden_part(path, given, some_classes)).transpose()?;
+    let hidden = args.hidden.as_deref().map(|path| read_hidden(path, given, some_classes)).transpose()?;
     let union = hidden.as_ref().map(|hidden| union(given, hidden));
     let truth = union.as_ref().unwrap_or(given);
     let judged = match &args.judge.detections {
@@ -184,7 +184,7 @@ impl PlotFormat {
 
 fn of_file(results: &Results) -> Judged {
     let entries = results.entries();
-    let found = entries.iter().map(|entry| Found {
+    let found = entries.iter().map(|entry| ImageDetection {
         image: entry.image,
         class: entry.class,
         bbox: entry.bbox,
@@ -199,11 +199,12 @@ fn of_model(args: &Args, split: &Split) -> Result<Judged> {
     let Looked { model, detections, classes } = look(path, split, &args.annotations.options)?;
     let confidences = model.calibrator.as_ref().map(|calibrator| {
         let known = detections.iter().flatten().filter(|found| classes[found.class].is_some());
-        known.map(|d| calibrator.confidence(d.class, d.score, Place::Unknown).0.into()).collect()
+        known.map(|d| calibrator.confidence(d.class, d.score, Proximity::Unknown).0.into()).collect()
     });
     let named = renamed(&detections, &classes);
     let images = named.iter().enumerate();
-    let found = images.flat_map(|(image, found)| found.iter().map(move |&d| Found::from_detection(image, d)));
+    let found = images
+        .flat_map(|(image, found)| found.iter().map(move |&d| ImageDetection::from_detection(image, d)));
     Ok(Judged { found: found.collect(), confidences })
 }
 
@@ -233,16 +234,16 @@ fn evaluate(
         (None, Some(_)) => FieldArg::Confidence,
         (None, None) => FieldArg::Score,
     };
-    let sure: Vec<Found> = match (field, confidences) {
+    let sure: Vec<ImageDetection> = match (field, confidences) {
         (FieldArg::Confidence, Some(confidences)) => {
             let pairs = found.iter().zip(confidences);
-            pairs.map(|(found, confidence)| Found { score: *confidence, ..*found }).collect()
+            pairs.map(|(found, confidence)| ImageDetection { score: *confidence, ..*found }).collect()
         }
         _ => found.clone(),
     };
     // Scores of a file are of 64 bits: the floor is the number that reads like it.
     let floor = shortest(args.score_min);
-    let above: Vec<Found> =
+    let above: Vec<ImageDetection> =
         sure.iter().zip(found).filter(|(_, raw)| raw.score >= floor).map(|(sure, _)| *sure).collect();
     let outcomes = outcomes(truth, &above, args.iou);
     let bins = NonZeroUsize::new(args.bins as usize).expect("there is at least one bin");
@@ -257,20 +258,20 @@ fn evaluate(
 }
 
 /// The detections away from all given annotations, as proposals for what was hidden.
-fn proposals(args: &Args, given: &Dataset, hidden: &Dataset, found: &[Found]) -> Vec<RecoveredAbove> {
-    let mut of_images: Vec<Vec<Found>> = vec![Vec::new(); given.images().len()];
+fn proposals(args: &Args, given: &Dataset, hidden: &Dataset, found: &[ImageDetection]) -> Vec<RecoveryAbove> {
+    let mut of_images: Vec<Vec<ImageDetection>> = vec![Vec::new(); given.images().len()];
     found.iter().for_each(|found| of_images[found.image].push(*found));
     of_images.iter_mut().for_each(|image| image.sort_by(|a, b| b.score.total_cmp(&a.score)));
-    let detection = |found: &Found| Detection {
-        bounds: found.bbox.to_box(),
+    let detection = |found: &ImageDetection| Detection {
+        bbox: found.bbox.to_box(),
         class: found.class,
         score: Score(found.score as f32),
     };
     let detections: Vec<Vec<Detection>> =
         of_images.iter().map(|image| image.iter().map(detection).collect()).collect();
-    let seen = see(given, &detections, &args.judging.overlap());
+    let seen = judge(given, &detections, &args.judging.overlap());
     let pairs = seen.iter().flatten().zip(of_images.iter().flatten());
-    let proposals: Vec<Found> =
+    let proposals: Vec<ImageDetection> =
         pairs.filter(|(seen, _)| seen.is_candidate()).map(|(_, found)| *found).collect();
     let thresholds: Vec<f64> = THRESHOLDS.map(|n| f64::from(n) / 20.0).collect();
     recovered_above(hidden, &proposals, args.iou, &thresholds)
@@ -333,7 +334,7 @@ impl Evaluation {
             result[key] = json!(shown(path));
         }
         if let Some(proposals) = &self.proposals {
-            let row = |above: &RecoveredAbove| {
+            let row = |above: &RecoveryAbove| {
                 let recovered = above.recovered;
                 json!({
                     "threshold": above.threshold, "proposed": recovered.proposed, "right": recovered.right,

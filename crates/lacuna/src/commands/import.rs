@@ -7,7 +7,7 @@ use lacuna_data::coco;
 use lacuna_data::output::IfExists;
 use lacuna_models::DetectorConfig;
 use lacuna_models::resnet::{Depth, ResNetConfig, Style};
-use lacuna_models::weights::{Checkpoint, Kind};
+use lacuna_models::weights::{Checkpoint, DetectorKind};
 use lacuna_train::model::{InputConfig, Model, ModelCategory, ModelConfig, ModelError};
 use serde_json::json;
 
@@ -109,9 +109,9 @@ pub fn run(args: &Args) -> Result<()> {
         StyleArg::Caffe => Style::Caffe,
     };
     let kind = match args.detector {
-        DetectorArg::Retinanet => Kind::RetinaNet,
-        DetectorArg::Fcos => Kind::Fcos,
-        DetectorArg::Fasterrcnn => Kind::FasterRcnn,
+        DetectorArg::Retinanet => DetectorKind::RetinaNet,
+        DetectorArg::Fcos => DetectorKind::Fcos,
+        DetectorArg::Fasterrcnn => DetectorKind::FasterRcnn,
     };
     let input = InputConfig {
         short_side: args.short_side,

@@ -6,7 +6,7 @@ use lacuna_calib::NoFit;
 use lacuna_data::Dataset;
 use lacuna_data::layout::Split;
 use lacuna_data::problems::{Problem, image_problems, problems};
-use lacuna_train::complete::see;
+use lacuna_gaps::judge;
 use serde::Serialize;
 use serde_json::json;
 
@@ -180,7 +180,7 @@ fn inspect<'a>(args: &Args, split: &'a Split) -> Result<Inspected<'a>> {
 /// How much is annotated, by what a detector found.
 fn gaps(args: &Args, dataset: &Dataset, path: &Path) -> Result<Result<Gaps, NoFit>> {
     let results = read_results(path, dataset, &args.data.options)?;
-    let seen = see(dataset, &best_first(&results), &args.judging.overlap());
+    let seen = judge(dataset, &best_first(&results), &args.judging.overlap());
     Ok(Gaps::estimate(dataset, &seen, args.floor.score_min))
 }
 

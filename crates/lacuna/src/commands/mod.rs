@@ -10,7 +10,6 @@ pub mod inspect;
 mod looking;
 pub mod predict;
 pub mod report;
-mod saved;
 pub mod sparsify;
 pub mod synth;
 pub mod train;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use lacuna_boxes::Detection;
-use lacuna_calib::Place;
+use lacuna_calib::Proximity;
 use lacuna_data::decode::{self, RgbImage};
 use lacuna_data::draw::{Outline, draw};
 use lacuna_data::output::{IfExists, NewFolder, write_file};
@@ -68,7 +68,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Of the classes, in turn: colours that are told apart, also by the colour-blind (Okabe and Ito, 2008).
+/// Of the classes, in turn: colors that are told apart, also by the color-blind (Okabe and Ito, 2008).
 const COLORS: [[u8; 3]; 7] = [
     [230, 159, 0],
     [86, 180, 233],
@@ -178,12 +178,12 @@ fn categories_of_names(path: &Path, categories: &[ModelCategory]) -> Result<Vec<
 }
 
 fn entry<'a>(input: &'a Input, detection: &Detection, model: &ModelConfig) -> Entry<'a> {
-    let bounds = detection.bounds;
+    let bbox = detection.bbox;
     Entry {
         image_id: input.id,
         file_name: &input.file_name,
         category_id: model.categories[detection.class].id,
-        bbox: [bounds.x1, bounds.y1, bounds.width(), bounds.height()],
+        bbox: [bbox.x1, bbox.y1, bbox.width(), bbox.height()],
         score: detection.score.0,
         confidence: confidence(detection, model),
     }
@@ -192,7 +192,7 @@ fn entry<'a>(input: &'a Input, detection: &Detection, model: &ModelConfig) -> En
 /// How sure the model's calibrator is, if it has one. Nothing is known of what is annotated in the image.
 fn confidence(detection: &Detection, model: &ModelConfig) -> Option<f32> {
     let calibrator = model.calibrator.as_ref()?;
-    Some(calibrator.confidence(detection.class, detection.score, Place::Unknown).0)
+    Some(calibrator.confidence(detection.class, detection.score, Proximity::Unknown).0)
 }
 
 /// A picture of the image with its detections, the best on top.
@@ -201,7 +201,7 @@ fn with_detections(mut image: RgbImage, detections: &[Detection], model: &ModelC
         let sure = confidence(detection, model);
         let name = &model.categories[detection.class].name;
         Outline {
-            bounds: detection.bounds,
+            bbox: detection.bbox,
             color: COLORS[detection.class % COLORS.len()],
             label: Some(format!("{name} {:.2}", sure.unwrap_or(detection.score.0))),
         }

@@ -3,16 +3,17 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use lacuna_calib::{Kind, Platt};
+use lacuna_calib::{CalibratorKind, Platt};
 use lacuna_data::Dataset;
 use lacuna_data::output::{IfExists, write_file};
-use lacuna_eval::{Found, recovered_above};
+use lacuna_eval::{ImageDetection, recovered_above};
+use lacuna_gaps::{Candidate, FoldedCalibrator, candidates, expected_precision, judge, samples};
+use lacuna_gaps::{OverlapRule, read_hidden};
 use lacuna_models::DetectorConfig;
 use lacuna_models::resnet::Depth;
-use lacuna_report::{Bin, ClassCompletion, Curves, Outcome, Picture, Report, Series, Stretch};
-use lacuna_train::complete::{Fitted, Missing, candidates, expected_precision, observations, see};
-use lacuna_train::config::{Method, Overlap, RunConfig, Source};
-use lacuna_train::data::{Data, hidden_part};
+use lacuna_report::{Bin, ClassCompletion, Curves, Picture, Report, RunResult, Series, Stretch};
+use lacuna_train::config::{Method, RunConfig, Source};
+use lacuna_train::data::Data;
 use lacuna_train::evaluate::{classes_in, detect_all, renamed};
 use lacuna_train::model::Model;
 use lacuna_train::runner::{CONFIG, Finished, METRICS};
@@ -150,11 +151,11 @@ fn method_name(method: &Method) -> String {
     if weighted { name + " + Focal IoU" } else { name }
 }
 
-fn outcomes(last: Option<&Value>) -> Vec<Outcome> {
+fn outcomes(last: Option<&Value>) -> Vec<RunResult> {
     let outcome = |model: &str| {
         let figure = |name: &str| last?.get(format!("{model}_{name}"))?.as_f64();
         let outcome =
-            Outcome { model: model.into(), ap: figure("ap"), ap50: figure("ap50"), ap75: figure("ap75") };
+            RunResult { model: model.into(), ap: figure("ap"), ap50: figure("ap50"), ap75: figure("ap75") };
         outcome.ap.is_some().then_some(outcome)
     };
     ["student", "teacher"].into_iter().filter_map(outcome).collect()
@@ -332,12 +333,12 @@ fn recover(
     let (score_min, overlap) = config
         .method
         .teaching()
-        .map_or((0.1, Overlap::default()), |(teacher, overlap)| (teacher.score_min, overlap));
+        .map_or((0.1, OverlapRule::default()), |(teacher, overlap)| (teacher.score_min, overlap));
     let named = renamed(&found.detections, &classes_in(&model.config.categories, &looked_at));
     // Doubles would look like objects that are missing.
     let candidate_iou = overlap.candidate_iou.or(Some(DOUBLE_IOU));
-    let seen = see(&looked_at, &named, &Overlap { min_side: None, candidate_iou, ..overlap });
-    let fitted = Fitted::new(Kind::Completeness, false, &observations(&seen, score_min));
+    let seen = judge(&looked_at, &named, &OverlapRule { min_side: None, candidate_iou, ..overlap });
+    let fitted = FoldedCalibrator::new(CalibratorKind::Completeness, false, &samples(&seen, score_min));
     let (of_run, name) = match model.config.calibrator {
         Some(calibrator) => (calibrator, "the run's own calibrator"),
         None => (Platt::IDENTITY.into(), "raw scores"),
@@ -361,11 +362,13 @@ fn recover(
         thousands(looked_at.images().len())
     ));
     if let Some(path) = &config.data.hidden
-        && let Ok(hidden) = hidden_part(path, dataset, true).map(|hidden| hidden.with_images(chosen))
+        && let Ok(hidden) = read_hidden(path, dataset, true).map(|hidden| hidden.with_images(chosen))
         && let Some(expected) = expected_precision(&missing)
     {
-        let proposals: Vec<Found> =
-            missing.iter().map(|missing| Found::from_detection(missing.image, missing.detection)).collect();
+        let proposals: Vec<ImageDetection> = missing
+            .iter()
+            .map(|missing| ImageDetection::from_detection(missing.image, missing.detection))
+            .collect();
         let truth = recovered_above(&hidden, &proposals, overlap.iou_high.into(), &[0.0])[0].recovered;
         report.facts.push(format!(
             "of these, {:.0} % were expected to be right, and {:.0} % are (at an IoU of {}); {:.0} % of what was hidden is found",
@@ -392,8 +395,8 @@ fn recover(
 }
 
 /// The images with recovered boxes, those with the surest first or those with the least sure, each once.
-fn images_by_confidence(missing: &[Missing], surest: bool) -> Vec<usize> {
-    let mut sorted: Vec<&Missing> = missing.iter().collect();
+fn images_by_confidence(missing: &[Candidate], surest: bool) -> Vec<usize> {
+    let mut sorted: Vec<&Candidate> = missing.iter().collect();
     sorted.sort_by(|a, b| a.confidence.0.total_cmp(&b.confidence.0));
     if surest {
         sorted.reverse();
@@ -411,7 +414,7 @@ fn drawn_picture(
     dataset: &Dataset,
     folder: &Path,
     image: usize,
-    missing: &[Missing],
+    missing: &[Candidate],
     surest: bool,
 ) -> Result<Picture> {
     let picture = picture(dataset, folder, image, missing)?;
@@ -430,9 +433,9 @@ fn drawn_picture(
     Ok(Picture { jpeg, caption })
 }
 
-fn completion(dataset: &Dataset, missing: &[Missing]) -> Vec<ClassCompletion> {
+fn completion(dataset: &Dataset, missing: &[Candidate]) -> Vec<ClassCompletion> {
     let of_class = |(class, category): (usize, &lacuna_data::Category)| {
-        let recovered: Vec<Missing> =
+        let recovered: Vec<Candidate> =
             missing.iter().filter(|missing| missing.detection.class == class).copied().collect();
         ClassCompletion {
             class: category.name.clone(),

@@ -5,7 +5,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use lacuna_data::coco;
 use lacuna_data::output::{IfExists, NewFile};
-use lacuna_data::sparsify::{Kind, Percent, Sparse, sparsify};
+use lacuna_data::sparsify::{Percent, Sparse, SparsifyKind, sparsify};
 use serde_json::json;
 
 use super::{shown, usage};
@@ -71,15 +71,15 @@ fn percent(text: &str) -> Result<Percent, String> {
 }
 
 impl Args {
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> SparsifyKind {
         let percent = || self.percent.unwrap_or_else(|| usage("`--percent P` is needed with this kind"));
         let kind = match self.kind {
-            KindArg::Split1 => return Kind::Split1(percent()),
-            KindArg::Split2 => return Kind::Split2(percent()),
-            KindArg::Split3 => return Kind::Split3(percent()),
-            KindArg::Easy => Kind::Easy,
-            KindArg::Hard => Kind::Hard,
-            KindArg::Extreme => Kind::Extreme,
+            KindArg::Split1 => return SparsifyKind::Split1(percent()),
+            KindArg::Split2 => return SparsifyKind::Split2(percent()),
+            KindArg::Split3 => return SparsifyKind::Split3(percent()),
+            KindArg::Easy => SparsifyKind::Easy,
+            KindArg::Hard => SparsifyKind::Hard,
+            KindArg::Extreme => SparsifyKind::Extreme,
         };
         if self.percent.is_some() {
             usage("`--percent` goes with split1, split2 and split3 only");

@@ -11,7 +11,7 @@ pub fn lacuna(folder: &Path, arguments: &str) -> Output {
     command.current_dir(folder).args(arguments.split_whitespace()).output().unwrap()
 }
 
-/// A 24-bit BMP of coloured stripes.
+/// A 24-bit BMP of colored stripes.
 pub fn bmp(width: u32, height: u32) -> Vec<u8> {
     let row = (width * 3).next_multiple_of(4);
     let mut file = b"BM".to_vec();

@@ -26,7 +26,7 @@ impl Tiling {
         let grids = grids.filter(|(_, (_, output))| output.batch > 0);
         let tiled = |((input_first, input), (output_first, output)): ((usize, Grid), (usize, Grid))| {
             let images = [input.height * input.width, output.height * output.width];
-            // Of stride 2, inputs and outputs of neighbours are not equally far apart.
+            // Of stride 2, inputs and outputs of neighbors are not equally far apart.
             let [n_down, n_across] =
                 if F::STEP == F::OUTPUTS { side_by_side(output, F::OUTPUTS, padding) } else { [1, 1] };
             let down = Line {

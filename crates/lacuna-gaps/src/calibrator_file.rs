@@ -1,23 +1,30 @@
 //! A calibrator on disk, with the names of the classes that it is for.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
 use lacuna_calib::Calibrator;
 use lacuna_data::Dataset;
 use serde::{Deserialize, Serialize};
 
-use super::BadFile;
+/// A file that holds no calibrator.
+#[derive(Debug, thiserror::Error)]
+#[error("{} is not a calibrator: {why}", path.display())]
+pub struct NotACalibrator {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub why: String,
+}
 
 /// A class's place in the list is what the calibrator knows it by.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SavedCalibrator {
+pub struct CalibratorFile {
     classes: Vec<String>,
     calibrator: Calibrator,
 }
 
-impl SavedCalibrator {
+impl CalibratorFile {
     pub fn new(dataset: &Dataset, calibrator: &Calibrator) -> Self {
         let classes = dataset.categories().iter().map(|category| category.name.clone()).collect();
         Self { classes, calibrator: calibrator.clone() }
@@ -26,9 +33,9 @@ impl SavedCalibrator {
     /// The calibrator in this file, for the classes of a data set.
     ///
     /// # Errors
-    /// [`BadFile`].
-    pub fn read(path: &Path, dataset: &Dataset) -> Result<Calibrator> {
-        let bad = |why: String| BadFile { path: path.to_owned(), what: "a calibrator", why };
+    /// [`NotACalibrator`].
+    pub fn read(path: &Path, dataset: &Dataset) -> Result<Calibrator, NotACalibrator> {
+        let bad = |why: String| NotACalibrator { path: path.to_owned(), why };
         let text = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
         let Self { classes, calibrator } =
             serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))?;

@@ -2,10 +2,10 @@ use super::photometric::Photometric;
 use crate::decode::RgbImage;
 use lacuna_random::{Purpose, Rng};
 
-/// How strongly colours are jittered, with the meaning of torchvision's `ColorJitter`.
+/// How strongly colors are jittered, with the meaning of torchvision's `ColorJitter`.
 ///
 /// A factor is drawn from `[max(0, 1 − x), 1 + x]` for each of brightness, contrast and saturation,
-/// and a turn of all hues from `[−hue, hue]` of the colour circle. The four are done in random order.
+/// and a turn of all hues from `[−hue, hue]` of the color circle. The four are done in random order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ColorJitter {
     pub brightness: f64,
@@ -35,17 +35,17 @@ pub struct RandomErasing {
     pub probability: f64,
 }
 
-/// What recolourings are drawn from: the steps in their order, each of them optional.
+/// What recolorings are drawn from: the steps in their order, each of them optional.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RecolourRange {
+pub struct RecolorRange {
     pub jitter: Option<ColorJitter>,
-    /// How likely all colours become their grey.
-    pub grey_probability: f64,
+    /// How likely all colors become their gray.
+    pub gray_probability: f64,
     pub blur: Option<GaussianBlur>,
     pub erasings: [Option<RandomErasing>; 3],
 }
 
-impl RecolourRange {
+impl RecolorRange {
     /// Co-mining's second view.
     ///
     /// Differs from the reference: there images are blue, green, red and Pillow takes them for red,
@@ -58,7 +58,7 @@ impl RecolourRange {
             hue: 0.2,
             probability: 0.8,
         }),
-        grey_probability: 0.0,
+        gray_probability: 0.0,
         blur: None,
         erasings: [None; 3],
     };
@@ -75,7 +75,7 @@ impl RecolourRange {
             hue: 0.1,
             probability: 0.8,
         }),
-        grey_probability: 0.2,
+        gray_probability: 0.2,
         blur: Some(GaussianBlur { sigma: (0.1, 2.0), probability: 0.5 }),
         erasings: [
             Some(RandomErasing { scale: (0.05, 0.2), ratio: (0.3, 3.3), probability: 0.7 }),
@@ -96,18 +96,18 @@ impl RecolourRange {
             hue: 0.0,
             probability: 1.0,
         }),
-        grey_probability: 0.0,
+        gray_probability: 0.0,
         blur: None,
         erasings: [None; 3],
     };
 
-    /// A recolouring of an image of this size.
-    pub fn draw(self, size: (u32, u32), rng: &mut Rng) -> Recolour {
+    /// A recoloring of an image of this size.
+    pub fn draw(self, size: (u32, u32), rng: &mut Rng) -> Recolor {
         let mut operations = [Photometric::Identity; 6];
         if let Some(jitter) = self.jitter.filter(|jitter| rng.chance(jitter.probability)) {
             operations[..4].copy_from_slice(&jitter.draw(rng));
         }
-        if rng.chance(self.grey_probability) {
+        if rng.chance(self.gray_probability) {
             operations[4] = Photometric::Color { factor: 0.0 };
         }
         if let Some(blur) = self.blur.filter(|blur| rng.chance(blur.probability)) {
@@ -117,7 +117,7 @@ impl RecolourRange {
             let erasing = erasing.filter(|erasing| rng.chance(erasing.probability))?;
             erasing.draw(size, rng)
         });
-        Recolour { operations, erasings }
+        Recolor { operations, erasings }
     }
 }
 
@@ -158,16 +158,16 @@ impl RandomErasing {
     }
 }
 
-/// Several changes of colours that leave every object where it is, though erasing may hide it.
+/// Several changes of colors that leave every object where it is, though erasing may hide it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Recolour {
+pub struct Recolor {
     /// One after the other.
     pub operations: [Photometric; 6],
     /// After them.
     pub erasings: [Option<Erasing>; 3],
 }
 
-impl Recolour {
+impl Recolor {
     /// # Panics
     /// When an erasing is not inside the image.
     pub fn apply(self, image: &mut RgbImage) {
@@ -180,11 +180,11 @@ impl Recolour {
     }
 }
 
-impl From<Photometric> for Recolour {
+impl From<Photometric> for Recolor {
     fn from(operation: Photometric) -> Self {
-        let mut recolour = Self::default();
-        recolour.operations[0] = operation;
-        recolour
+        let mut recolor = Self::default();
+        recolor.operations[0] = operation;
+        recolor
     }
 }
 
