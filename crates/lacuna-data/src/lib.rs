@@ -19,9 +19,11 @@ pub mod output;
 pub mod problems;
 pub mod results;
 pub mod sparsify;
+pub mod statistics;
 pub mod synth;
 pub mod voc;
 pub mod yolo;
 
 pub use dataset::{Annotation, Builder, Category, Dataset, Image, Object, Pseudo, Xywh};
 pub use error::{DetectionFault, Error, Result, nearest};
+pub use statistics::SizeClass;

@@ -1,4 +1,4 @@
-//! Pictures of images with their given and their recovered boxes.
+//! Images with their given and their recovered boxes drawn in.
 
 use std::path::Path;
 
@@ -11,11 +11,11 @@ const GIVEN: [u8; 3] = [40, 200, 60];
 const RECOVERED: [u8; 3] = [230, 40, 40];
 
 /// An image with its given boxes green, and the recovered ones red with their confidences.
-pub fn picture(
+pub fn draw_recovered(
     dataset: &Dataset,
     folder: &Path,
     image: usize,
-    missing: &[Candidate],
+    recovered: &[Candidate],
 ) -> lacuna_data::Result<RgbImage> {
     let record = &dataset.images()[image];
     let path = folder.join(&record.file_name);
@@ -27,10 +27,10 @@ pub fn picture(
         color: GIVEN,
         label: Some(name(object.class)),
     });
-    let recovered = missing.iter().filter(|missing| missing.image == image).map(|missing| Outline {
-        bbox: missing.detection.bbox,
+    let recovered = recovered.iter().filter(|recovered| recovered.image == image).map(|recovered| Outline {
+        bbox: recovered.detection.bbox,
         color: RECOVERED,
-        label: Some(format!("{} {:.2}", name(missing.detection.class), missing.confidence.0)),
+        label: Some(format!("{} {:.2}", name(recovered.detection.class), recovered.confidence.0)),
     });
     draw(&mut picture, &given.chain(recovered).collect::<Vec<_>>());
     Ok(picture)

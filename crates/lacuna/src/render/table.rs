@@ -43,28 +43,9 @@ impl fmt::Display for Table {
     }
 }
 
-/// `14,928`
-pub fn thousands(n: usize) -> String {
-    let digits = n.to_string();
-    let mut grouped = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_grouped_by_three_digits() {
-        let grouped = [0, 7, 999, 1000, 14_928, 1_000_000].map(thousands);
-        assert_eq!(grouped, ["0", "7", "999", "1,000", "14,928", "1,000,000"]);
-    }
 
     #[test]
     fn columns_are_aligned() {

@@ -1,4 +1,4 @@
-//! A run as it is shown to people: a bar on a terminal, lines elsewhere.
+//! A training run on stderr: a bar on a terminal, lines elsewhere.
 
 use std::io::{IsTerminal, stderr};
 use std::path::Path;
@@ -11,14 +11,14 @@ use lacuna_train::data::Data;
 use lacuna_train::metrics::{MetricsWindow, Record};
 use lacuna_train::runner::{self, Begin, Finished, Spectator, TrainError};
 
-use crate::data_args::note_problems;
 use crate::interrupt;
-use crate::table::thousands;
+use crate::render::notes::note_problems;
+use crate::render::number::{percent, thousands};
 
 /// Where there is no terminal, a line each time this has passed, at most.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
 
-/// Trains, showing how it goes. `title` tells several runs apart.
+/// Trains and shows progress. `title` tells several runs apart.
 pub fn train(
     config: RunConfig,
     run: &Path,
@@ -26,11 +26,11 @@ pub fn train(
     title: Option<&str>,
 ) -> Result<Finished, TrainError> {
     interrupt::watch();
-    let mut shown = Shown::new(title, config.train.iterations);
-    runner::train(config, run, begin, &mut shown)
+    let mut display = RunDisplay::new(title, config.train.iterations);
+    runner::train(config, run, begin, &mut display)
 }
 
-struct Shown {
+struct RunDisplay {
     /// Before every line.
     title: String,
     iterations: u64,
@@ -41,7 +41,7 @@ struct Shown {
     next_line: Instant,
 }
 
-impl Shown {
+impl RunDisplay {
     fn new(title: Option<&str>, iterations: u64) -> Self {
         let now = Instant::now();
         Self {
@@ -54,7 +54,7 @@ impl Shown {
         }
     }
 
-    fn say(&self, line: &str) {
+    fn print(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| eprintln!("{}{line}", self.title)),
             None => eprintln!("{}{line}", self.title),
@@ -75,7 +75,7 @@ impl Shown {
         let terms: Vec<String> = window.terms().map(|(name, loss)| format!("{name} {loss:.3}")).collect();
         let mut status = format!("{speed:.1} images/s, loss {:.3} ({})", window.loss(), terms.join(", "));
         if window.detections > 0 {
-            status += &format!(", {:.2} pseudo boxes per image", window.per_image(window.pseudo_labels));
+            status += &format!(", {:.2} pseudo labels per image", window.per_image(window.pseudo_labels));
         }
         let parameters = calibrator.map(|calibrator| calibrator.pooled().parameters()).unwrap_or_default();
         if !parameters.is_empty() {
@@ -87,13 +87,13 @@ impl Shown {
     }
 }
 
-impl Spectator for Shown {
+impl Spectator for RunDisplay {
     fn go_on(&mut self) -> bool {
         !interrupt::requested()
     }
 
     fn warn(&mut self, warning: String) {
-        self.say(&format!("warning: {warning}"));
+        self.print(&format!("warning: {warning}"));
     }
 
     fn begins(&mut self, data: &Data, iteration: u64) {
@@ -106,9 +106,9 @@ impl Spectator for Shown {
             train.categories().len()
         );
         if iteration > 0 {
-            line += &format!("; going on after iteration {}", thousands(iteration as usize));
+            line += &format!("; resuming after iteration {}", thousands(iteration as usize));
         }
-        self.say(&line);
+        self.print(&line);
         if stderr().is_terminal() {
             let template = "{prefix}{pos} / {len} {wide_bar} {eta} left\n{wide_msg}";
             let style = ProgressStyle::with_template(template).expect("the template is right");
@@ -136,7 +136,10 @@ impl Spectator for Shown {
             self.next_line = Instant::now() + BETWEEN_LINES;
             let (at, of) = (thousands(iteration as usize), thousands(self.iterations as usize));
             let left = self.speed(iteration).1;
-            self.say(&format!("{at} / {of}, {left} s left, {}", self.status(iteration, window, calibrator)));
+            self.print(&format!(
+                "{at} / {of}, {left} s left, {}",
+                self.status(iteration, window, calibrator)
+            ));
         }
     }
 
@@ -146,7 +149,7 @@ impl Spectator for Shown {
             bar.set_message(line);
         } else if Instant::now() >= self.next_line {
             self.next_line = Instant::now() + BETWEEN_LINES;
-            self.say(&line);
+            self.print(&line);
         }
     }
 
@@ -158,20 +161,15 @@ impl Spectator for Shown {
         if student.is_some() || teacher.is_some() {
             let at = thousands(record.iteration as usize);
             let aps = [student, teacher].into_iter().flatten().collect::<String>();
-            self.say(&format!("iteration {at}{aps}"));
+            self.print(&format!("iteration {at}{aps}"));
         }
     }
 }
 
-impl Drop for Shown {
+impl Drop for RunDisplay {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
     }
-}
-
-/// COCO's way to print a share: `38.5`.
-pub fn percent(share: Option<f64>) -> String {
-    share.map_or("–".to_owned(), |share| format!("{:.1}", 100.0 * share))
 }

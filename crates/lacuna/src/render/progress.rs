@@ -1,5 +1,4 @@
-//! How far long work has come: a bar with the time left on a terminal, now and then a line
-//! elsewhere. On stderr, so that results can be piped.
+//! Progress of long work on stderr: a bar with the time left on a terminal, a line now and then elsewhere.
 
 use std::io::{IsTerminal, stderr};
 use std::sync::Mutex;
@@ -8,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::interrupt;
-use crate::table::thousands;
+use crate::render::number::thousands;
 
 /// Where there is no terminal, a line each time this has passed.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
@@ -21,25 +20,25 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// `what` names the work and what is counted: `"rendering images"`.
+    /// `what` names the work: `"rendering images"`.
     pub fn new(what: &'static str, total: usize) -> Self {
         interrupt::watch();
         if !stderr().is_terminal() {
             let next_line = Some(Mutex::new(Instant::now() + BETWEEN_LINES));
-            return Self { bar: ProgressBar::hidden(), what, next_line }.of(total);
+            return Self { bar: ProgressBar::hidden(), what, next_line }.with_total(total);
         }
         let style = ProgressStyle::with_template("{prefix} {wide_bar} {human_pos} / {human_len}, {eta} left")
             .expect("the template is right");
         let bar = ProgressBar::new(0).with_style(style).with_prefix(what);
-        Self { bar, what, next_line: None }.of(total)
+        Self { bar, what, next_line: None }.with_total(total)
     }
 
-    fn of(self, total: usize) -> Self {
+    fn with_total(self, total: usize) -> Self {
         self.bar.set_length(total as u64);
         self
     }
 
-    /// One more is done. Whether to go on: not after Ctrl-C.
+    /// Counts one more. Returns whether to go on: not after Ctrl-C.
     pub fn done(&self) -> bool {
         self.bar.inc(1);
         self.print_line_if_due();

@@ -1,0 +1,123 @@
+//! What is told of errors: message, hint, exit code.
+//!
+//! Libraries say what is wrong and where. What to do about it, in terms of this program's options, is said here.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use lacuna_calib::NoFit;
+use lacuna_gaps::NotACalibrator;
+use lacuna_kernels::NoSuchInstructions;
+use lacuna_train::config::ConfigError;
+use lacuna_train::model::ModelError;
+use lacuna_train::runner::TrainError;
+
+use crate::interrupt;
+
+/// Detections to which no calibrator can be fitted.
+#[derive(Debug, thiserror::Error)]
+#[error("no calibrator can be fitted to {}: {why}", path.display())]
+pub struct CannotCalibrate {
+    pub path: PathBuf,
+    pub why: NoFit,
+}
+
+/// A folder that is not a run.
+#[derive(Debug, thiserror::Error)]
+#[error("{} is not a run of `lacuna train`: {why}", path.display())]
+pub struct NotARun {
+    pub path: PathBuf,
+    pub why: String,
+}
+
+/// Arguments that make no sense together: reports it as clap reports its own errors, and exits with 2.
+pub fn usage(message: &str) -> ! {
+    clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{message}\n")).exit()
+}
+
+/// Prints an error with its hint. Returns 2 if the input is wrong, 1 if the work failed.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    if is_broken_pipe(error) {
+        // Whoever read our output (`| head`) has seen enough.
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("error: {error}");
+    if let Some(hint) = hint(error) {
+        eprintln!("hint: {hint}");
+    }
+    ExitCode::from(if is_about_the_input(error) { 2 } else { 1 })
+}
+
+fn hint(error: &anyhow::Error) -> Option<String> {
+    if let Some(error) = error.downcast_ref() {
+        return lacuna_data::Error::hint(error);
+    }
+    if let Some(error) = error.downcast_ref() {
+        return ModelError::hint(error);
+    }
+    if let Some(error) = error.downcast_ref::<ConfigError>() {
+        return error.hint.clone();
+    }
+    if let Some(error) = error.downcast_ref() {
+        return TrainError::hint(error);
+    }
+    error.downcast_ref::<CannotCalibrate>().and_then(|error| no_fit_hint(error.why)).map(Into::into)
+}
+
+fn no_fit_hint(why: NoFit) -> Option<&'static str> {
+    match why {
+        NoFit::TooFew { .. } | NoFit::OneOutcome => {
+            Some("are the detections of these images? a lower `--score-min` uses more of them")
+        }
+        NoFit::Separable => Some("use more images, or `--method isotonic`"),
+        NoFit::Falling => Some("are the annotations those of these images?"),
+        NoFit::NotAScore | NoFit::NotConverged => None,
+    }
+}
+
+/// Whether the user's input is wrong, rather than that something failed on the way.
+fn is_about_the_input(error: &anyhow::Error) -> bool {
+    if let Some(error) = error.downcast_ref() {
+        return is_bad_data(error);
+    }
+    if let Some(error) = error.downcast_ref() {
+        return is_refused_training(error);
+    }
+    error.is::<ModelError>()
+        || error.is::<ConfigError>()
+        || error.is::<CannotCalibrate>()
+        || error.is::<NotACalibrator>()
+        || error.is::<NotARun>()
+        || error.is::<NoSuchInstructions>()
+}
+
+/// Errors of the data layer are about the input, except for a full disk and the like.
+fn is_bad_data(error: &lacuna_data::Error) -> bool {
+    match error {
+        lacuna_data::Error::Interrupted => false,
+        lacuna_data::Error::Write { source, .. } => {
+            source.kind() != io::ErrorKind::StorageFull && !interrupt::requested()
+        }
+        _ => true,
+    }
+}
+
+fn is_refused_training(error: &TrainError) -> bool {
+    match error {
+        TrainError::Data(error) => is_bad_data(error),
+        TrainError::Model(_)
+        | TrainError::NotARun { .. }
+        | TrainError::OtherConfig { .. }
+        | TrainError::OtherData { .. }
+        | TrainError::Running { .. } => true,
+        TrainError::Checkpoint(_)
+        | TrainError::Write { .. }
+        | TrainError::NotFinite { .. }
+        | TrainError::Interrupted { .. } => false,
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}
