@@ -193,11 +193,11 @@ fn what_cannot_be_predicted_is_refused() {
     fs::write(folder.join("broken.jpg"), "no picture").unwrap();
     let predict = |rest: &str| format!("predict {rest} --out out.json");
     for (rest, wanted) in [
-        ("empty images", "error: empty is not a model"),
+        ("images --model empty", "error: empty is not a model"),
         ("empty --model model", "empty holds no image"),
         ("absent.jpg --model model", "absent.jpg"),
         ("broken.jpg --model model", "broken.jpg"),
-        ("images --score-min nan --model model", "`--score-min` goes from 0 to 1"),
+        ("images --score-min nan --model model", "`--score-min` must be from 0 to 1"),
         ("images images/a.bmp --model model --ids-from gt.json", "which is named twice"),
         ("images/c.bmp --model model --ids-from gt.json", "images/c.bmp is not an image of gt.json"),
         ("empty --model model --ids-from gt.json", "empty holds none of the images of gt.json"),
