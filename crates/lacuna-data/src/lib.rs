@@ -22,5 +22,5 @@ pub mod sparsify;
 pub mod voc;
 pub mod yolo;
 
-pub use dataset::{Annotation, Builder, Category, Dataset, Image, Object, Pseudo, Xywh};
+pub use dataset::{Annotation, Builder, Category, Dataset, Image, Object, RecoveredMark, Xywh};
 pub use error::{DetectionFault, Error, Result, nearest};

@@ -59,16 +59,16 @@ impl JudgedDetection {
 /// Differs from training: with `candidate_iou`, *any* detection that overlaps a better one more than that is out, be
 /// it near an annotation or not. Detectors that do not suppress doubles would else seem to find what is annotated
 /// more often than what is not. What lies in a crowd of its class is no candidate. Annotations that are marked
-/// `pseudo` judge nothing, but what they mark is no candidate either: what a detector added is no evidence for it.
+/// `recovered` judge nothing, but what they mark is no candidate either: what a detector added is no evidence for it.
 pub fn judge(
     dataset: &Dataset,
     detections: &[Vec<Detection>],
     overlap: &OverlapRule,
 ) -> Vec<Vec<JudgedDetection>> {
     let rule = OverlapRule { candidate_iou: None, ..*overlap };
-    let is_pseudo = |annotation: &Annotation| dataset.pseudo_of(annotation).is_some();
-    let pseudo: Vec<bool> = dataset.annotations().iter().map(is_pseudo).collect();
-    let (given, added) = (dataset.filter(|at, _| !pseudo[at]), dataset.filter(|at, _| pseudo[at]));
+    let is_recovered = |annotation: &Annotation| dataset.recovered_mark(annotation).is_some();
+    let recovered: Vec<bool> = dataset.annotations().iter().map(is_recovered).collect();
+    let (given, added) = (dataset.filter(|at, _| !recovered[at]), dataset.filter(|at, _| recovered[at]));
     let of_image = |(image, found): (usize, &Vec<Detection>)| {
         let outcomes = outcomes(found, &given.objects_of(image), &rule, Affine::IDENTITY);
         let added_before = self::outcomes(found, &added.objects_of(image), &rule, Affine::IDENTITY);
@@ -116,17 +116,17 @@ pub fn samples(seen: &[Vec<JudgedDetection>], score_min: f32) -> Vec<Vec<Sample>
 #[cfg(test)]
 mod tests {
     use lacuna_boxes::Score;
-    use lacuna_data::{Builder, Pseudo, Xywh};
+    use lacuna_data::{Builder, RecoveredMark, Xywh};
 
     use super::*;
 
     fn dataset(boxes: &[(f64, bool, bool)]) -> Dataset {
         let mut builder = Builder::default();
         let (image, class) = (builder.image("1.jpg", 100, 100), builder.category("cup"));
-        for &(x, crowd, pseudo) in boxes {
+        for &(x, crowd, recovered) in boxes {
             let bbox = Xywh { x, y: 0.0, width: 20.0, height: 20.0 };
-            match pseudo {
-                true => builder.annotation(image, class, bbox, crowd, Pseudo::new(None, None)),
+            match recovered {
+                true => builder.annotation(image, class, bbox, crowd, RecoveredMark::new(None, None)),
                 false => builder.annotation(image, class, bbox, crowd, ()),
             }
         }

@@ -129,7 +129,7 @@ pub fn gaps_json(gaps: Result<&Gaps, &NoFit>, dataset: &Dataset) -> Value {
 /// How many boxes people gave.
 fn given(dataset: &Dataset) -> usize {
     let annotations = dataset.annotations().iter();
-    annotations.filter(|annotation| !annotation.crowd && dataset.pseudo_of(annotation).is_none()).count()
+    annotations.filter(|annotation| !annotation.crowd && dataset.recovered_mark(annotation).is_none()).count()
 }
 
 /// So many classes are named, those with most detections.

@@ -34,7 +34,7 @@ use lacuna_gaps::CalibratorFile;
 
 /// Add the boxes that are missing, as far as a detector can tell
 ///
-/// Given boxes stay as they are. Recovery ones are marked `"pseudo": true` and have their raw `score` and their
+/// Given boxes stay as they are. Recovered ones are marked `"recovered": true` and have their raw `score` and their
 /// `confidence`, the probability that they are right.
 #[derive(clap::Args)]
 pub struct Args {
