@@ -150,7 +150,7 @@ impl Error {
         |source| Self::Write { path: path.into(), source }
     }
 
-    /// What the user can do about it.
+    /// What to do about it, in words that hold for every program that uses this library.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => {
@@ -159,7 +159,6 @@ impl Error {
             Self::Write { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 Some("the folder it is to be written into does not exist; make it first".into())
             }
-            Self::Exists { .. } => Some("choose another name, or replace it with `--force`".into()),
             Self::NotCoco { .. } => Some(
                 "a COCO annotation file is one JSON object with the lists `images`, `annotations` and \
                  `categories`"
@@ -177,11 +176,9 @@ impl Error {
                  `images/` and `labels/`"
                     .into(),
             ),
-            Self::NotHidden { .. } => {
-                Some("`lacuna sparsify` writes it with `--hidden`, beside the sparse annotations".into())
+            Self::UnknownSplit { known, .. } | Self::ManySplits { known, .. } => {
+                Some(format!("its splits are {}", list(known)))
             }
-            Self::UnknownSplit { known, .. } => Some(format!("its splits are {}", list(known))),
-            Self::ManySplits { known, .. } => Some(format!("choose one of {} with `--split`", list(known))),
             Self::UnknownClass { name, known } => Some(match nearest(name, known) {
                 Some(close) => format!("did you mean `{close}`?"),
                 None => format!("its classes are {}", list(known)),
@@ -190,22 +187,20 @@ impl Error {
                 Some("they are in a `data.yaml` (`names: [...]`) or, a line each, in a `classes.txt`".into())
             }
             Self::NotOurs { .. } => Some("delete it yourself, or choose another name".into()),
-            Self::ReplacesInput { .. } | Self::OneOutput { .. } => Some("choose another name".into()),
+            Self::Exists { .. } | Self::ReplacesInput { .. } | Self::OneOutput { .. } => {
+                Some("choose another name".into())
+            }
             Self::RepeatedSplit { .. } => {
                 Some("name the annotation file itself instead of the folder".into())
             }
             Self::NameOutside { .. } => {
                 Some("correct the `file_name`, or the split's name, in the annotation files".into())
             }
-            Self::NameClash { .. } => {
-                Some("rename one of the images, or convert one split at a time with `--split`".into())
-            }
-            Self::ClassesDiffer { .. } => {
-                Some("`--classes` restricts both to the classes that they share".into())
-            }
+            Self::NameClash { .. } => Some("rename one of the images, or convert one split at a time".into()),
+            Self::ClassesDiffer { .. } => Some("restrict both to the classes that they share".into()),
             Self::NoImages { tried, .. } => {
                 let tried: Vec<_> = tried.iter().map(|p| p.display().to_string()).collect();
-                Some(format!("name it with `--images DIR`; tried {}", list(&tried)))
+                Some(format!("tried {}", list(&tried)))
             }
             _ => None,
         }

@@ -3,6 +3,7 @@
 
 mod commands;
 mod data_args;
+mod diagnostics;
 mod gallery;
 mod gaps;
 mod interrupt;
@@ -91,10 +92,18 @@ fn report(error: &anyhow::Error) -> ExitCode {
     let train_error = error.downcast_ref::<TrainError>();
     let too_little = error.downcast_ref::<TooLittle>();
     let hint = data_error
-        .and_then(lacuna_data::Error::hint)
+        .and_then(diagnostics::data_hint)
         .or_else(|| model_error.and_then(ModelError::hint))
         .or_else(|| config_error.and_then(|error| error.hint.clone()))
-        .or_else(|| train_error.and_then(TrainError::hint))
+        .or_else(|| {
+            train_error.and_then(|error| match error {
+                // A folder of a run that exists has a hint of its own: the run can be resumed.
+                TrainError::Data(error) if !matches!(error, lacuna_data::Error::Exists { .. }) => {
+                    diagnostics::data_hint(error)
+                }
+                error => error.hint(),
+            })
+        })
         .or_else(|| too_little.and_then(TooLittle::hint));
     if let Some(hint) = hint {
         eprintln!("hint: {hint}");
