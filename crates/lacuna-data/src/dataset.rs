@@ -120,16 +120,16 @@ impl Xywh {
     }
 }
 
-/// What is said of an annotation that nobody drew. In a record it is `"pseudo": true` with `score`
-/// and `confidence`; given to [`Builder::annotation`] it becomes that.
+/// The mark of a recovered box: an annotation that a detector added and nobody drew. Given to
+/// [`Builder::annotation`], it becomes `"recovered": true` with `score` and `confidence` in the record.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pseudo {
+pub struct RecoveredMark {
     score: Option<f64>,
     confidence: Option<f64>,
 }
 
-impl Pseudo {
-    /// Numbers that are not in `[0, 1]` are none.
+impl RecoveredMark {
+    /// A mark with these numbers; those outside `[0, 1]` are left out.
     pub fn new(score: Option<f64>, confidence: Option<f64>) -> Self {
         let in_range = |value: &f64| (0.0..=1.0).contains(value);
         Self { score: score.filter(in_range), confidence: confidence.filter(in_range) }
@@ -140,16 +140,16 @@ impl Pseudo {
         self.score
     }
 
-    /// What a calibrator made of the score: the probability that the box is right.
+    /// The calibrated probability that the box is right.
     pub fn confidence(self) -> Option<f64> {
         self.confidence
     }
 }
 
-impl Serialize for Pseudo {
+impl Serialize for RecoveredMark {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("pseudo", &true)?;
+        map.serialize_entry("recovered", &true)?;
         for (name, value) in [("score", self.score), ("confidence", self.confidence)] {
             if let Some(value) = value {
                 map.serialize_entry(name, &value)?;
@@ -291,17 +291,17 @@ impl Dataset {
         serde_json::from_slice(&self.source[annotation.text.range()]).ok()
     }
 
-    /// What is known of an annotation that nobody drew; `None` for one that was given.
-    pub fn pseudo_of(&self, annotation: &Annotation) -> Option<Pseudo> {
+    /// The mark of a recovered box; `None` for an annotation that is not marked as one.
+    pub fn recovered_mark(&self, annotation: &Annotation) -> Option<RecoveredMark> {
         #[derive(Deserialize)]
         struct Record {
-            pseudo: bool,
+            recovered: bool,
             score: Option<Value>,
             confidence: Option<Value>,
         }
-        let Record { pseudo, score, confidence } = self.fields_of(annotation)?;
+        let Record { recovered, score, confidence } = self.fields_of(annotation)?;
         let number = |value: Option<Value>| value.and_then(|value| value.as_f64());
-        pseudo.then(|| Pseudo::new(number(score), number(confidence)))
+        recovered.then(|| RecoveredMark::new(number(score), number(confidence)))
     }
 }
 

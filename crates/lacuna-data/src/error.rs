@@ -150,7 +150,7 @@ impl Error {
         |source| Self::Write { path: path.into(), source }
     }
 
-    /// What the user can do about it.
+    /// What to do about it, in words that hold for every program that uses this library.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => {
@@ -159,7 +159,6 @@ impl Error {
             Self::Write { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 Some("the folder it is to be written into does not exist; make it first".into())
             }
-            Self::Exists { .. } => Some("choose another name, or replace it with `--force`".into()),
             Self::NotCoco { .. } => Some(
                 "a COCO annotation file is one JSON object with the lists `images`, `annotations` and \
                  `categories`"
@@ -177,11 +176,9 @@ impl Error {
                  `images/` and `labels/`"
                     .into(),
             ),
-            Self::NotHidden { .. } => {
-                Some("`lacuna sparsify` writes it with `--hidden`, beside the sparse annotations".into())
+            Self::UnknownSplit { known, .. } | Self::ManySplits { known, .. } => {
+                Some(format!("its splits are {}", list(known)))
             }
-            Self::UnknownSplit { known, .. } => Some(format!("its splits are {}", list(known))),
-            Self::ManySplits { known, .. } => Some(format!("choose one of {} with `--split`", list(known))),
             Self::UnknownClass { name, known } => Some(match nearest(name, known) {
                 Some(close) => format!("did you mean `{close}`?"),
                 None => format!("its classes are {}", list(known)),
@@ -190,22 +187,20 @@ impl Error {
                 Some("they are in a `data.yaml` (`names: [...]`) or, a line each, in a `classes.txt`".into())
             }
             Self::NotOurs { .. } => Some("delete it yourself, or choose another name".into()),
-            Self::ReplacesInput { .. } | Self::OneOutput { .. } => Some("choose another name".into()),
+            Self::Exists { .. } | Self::ReplacesInput { .. } | Self::OneOutput { .. } => {
+                Some("choose another name".into())
+            }
             Self::RepeatedSplit { .. } => {
                 Some("name the annotation file itself instead of the folder".into())
             }
             Self::NameOutside { .. } => {
                 Some("correct the `file_name`, or the split's name, in the annotation files".into())
             }
-            Self::NameClash { .. } => {
-                Some("rename one of the images, or convert one split at a time with `--split`".into())
-            }
-            Self::ClassesDiffer { .. } => {
-                Some("`--classes` restricts both to the classes that they share".into())
-            }
+            Self::NameClash { .. } => Some("rename one of the images, or convert one split at a time".into()),
+            Self::ClassesDiffer { .. } => Some("restrict both to the classes that they share".into()),
             Self::NoImages { tried, .. } => {
                 let tried: Vec<_> = tried.iter().map(|p| p.display().to_string()).collect();
-                Some(format!("name it with `--images DIR`; tried {}", list(&tried)))
+                Some(format!("tried {}", list(&tried)))
             }
             _ => None,
         }
@@ -224,27 +219,12 @@ fn list(names: &[String]) -> String {
     }
 }
 
-/// The name that differs least from `name`, when it is close enough to be a slip of the hand.
+/// The known name that is nearest to `name` by edit distance, if it is near enough to be a typing mistake.
 pub fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
     let name = name.to_lowercase();
-    let close = |k: &&String| edits(&name, &k.to_lowercase());
-    let best = known.iter().min_by_key(close)?;
-    (close(&best) <= 1 + name.chars().count() / 4).then_some(best)
-}
-
-/// Levenshtein's distance.
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, &y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
+    let distance = |known: &&String| strsim::levenshtein(&name, &known.to_lowercase());
+    let best = known.iter().min_by_key(distance)?;
+    (distance(&best) <= 1 + name.chars().count() / 4).then_some(best)
 }
 
 #[cfg(test)]
@@ -258,6 +238,5 @@ mod tests {
         assert_eq!(nearest("Bicycle", &known), Some("bicycle"));
         assert_eq!(nearest("trafic  light", &known), Some("traffic light"));
         assert_eq!(nearest("zebra", &known), None);
-        assert_eq!((edits("", "abc"), edits("kitten", "sitting"), edits("a", "a")), (3, 3, 0));
     }
 }

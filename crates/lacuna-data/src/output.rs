@@ -18,7 +18,7 @@ pub enum IfExists {
 }
 
 impl IfExists {
-    /// What `--force` means.
+    /// [`Replace`](Self::Replace) if `force` is set, else [`Refuse`](Self::Refuse).
     pub fn forced(force: bool) -> Self {
         if force { Self::Replace } else { Self::Refuse }
     }
@@ -152,7 +152,7 @@ impl NewFolder {
         }
         let create = || -> io::Result<TempDir> {
             let temporary = ordinary(0o777).tempdir_in(parent(path))?;
-            fs::write(temporary.path().join(MARK), "lacuna made this folder; `--force` may replace it.\n")?;
+            fs::write(temporary.path().join(MARK), "lacuna made this folder and may replace it.\n")?;
             Ok(temporary)
         };
         let temporary = create().map_err(Error::write(path))?;

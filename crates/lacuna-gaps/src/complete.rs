@@ -3,7 +3,7 @@
 use lacuna_boxes::Detection;
 use lacuna_calib::Confidence;
 use lacuna_data::number::shortest;
-use lacuna_data::{Builder, Dataset, Pseudo, Xywh};
+use lacuna_data::{Builder, Dataset, RecoveredMark, Xywh};
 
 use crate::judge::JudgedDetection;
 
@@ -113,7 +113,7 @@ pub fn expected_precision<'a>(recovered: impl IntoIterator<Item = &'a Candidate>
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// The data set with the recovered boxes added, clipped to their images; each is marked `pseudo` and has its
+/// The data set with the recovered boxes added, clipped to their images; each is marked `recovered` and has its
 /// `score` and `confidence`.
 pub fn completed(dataset: &Dataset, recovered: &[Candidate]) -> Dataset {
     let mut builder = Builder::extending(dataset);
@@ -126,8 +126,8 @@ pub fn completed(dataset: &Dataset, recovered: &[Candidate]) -> Dataset {
             width: bbox.width().into(),
             height: bbox.height().into(),
         };
-        let pseudo = Pseudo::new(Some(shortest(detection.score.0)), Some(shortest(confidence.0)));
-        builder.annotation(*image, detection.class, bbox, false, pseudo);
+        let recovered = RecoveredMark::new(Some(shortest(detection.score.0)), Some(shortest(confidence.0)));
+        builder.annotation(*image, detection.class, bbox, false, recovered);
     }
     builder.finish()
 }

@@ -53,5 +53,5 @@ fn samples_by_size(judged: &[Vec<JudgedDetection>], score_min: f32) -> Vec<Vec<S
 /// Crowd regions and recovered boxes are not what people gave.
 fn given_boxes(dataset: &Dataset) -> usize {
     let annotations = dataset.annotations().iter();
-    annotations.filter(|annotation| !annotation.crowd && dataset.pseudo_of(annotation).is_none()).count()
+    annotations.filter(|annotation| !annotation.crowd && dataset.recovered_mark(annotation).is_none()).count()
 }

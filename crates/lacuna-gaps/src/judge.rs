@@ -74,7 +74,7 @@ pub fn judge(
     detections: &[Vec<Detection>],
     rule: &OverlapRule,
 ) -> Vec<Vec<JudgedDetection>> {
-    let is_recovered = |annotation: &Annotation| dataset.pseudo_of(annotation).is_some();
+    let is_recovered = |annotation: &Annotation| dataset.recovered_mark(annotation).is_some();
     let is_recovered: Vec<bool> = dataset.annotations().iter().map(is_recovered).collect();
     let given = dataset.filter(|at, _| !is_recovered[at]);
     let recovered = dataset.filter(|at, _| is_recovered[at]);
@@ -151,7 +151,7 @@ pub fn samples(judged: &[Vec<JudgedDetection>], score_min: f32) -> Vec<Vec<Sampl
 #[cfg(test)]
 mod tests {
     use lacuna_boxes::Score;
-    use lacuna_data::{Builder, Pseudo, Xywh};
+    use lacuna_data::{Builder, RecoveredMark, Xywh};
 
     use super::*;
 
@@ -161,7 +161,7 @@ mod tests {
         for &(x, crowd, pseudo) in boxes {
             let bbox = Xywh { x, y: 0.0, width: 20.0, height: 20.0 };
             match pseudo {
-                true => builder.annotation(image, class, bbox, crowd, Pseudo::new(None, None)),
+                true => builder.annotation(image, class, bbox, crowd, RecoveredMark::new(None, None)),
                 false => builder.annotation(image, class, bbox, crowd, ()),
             }
         }

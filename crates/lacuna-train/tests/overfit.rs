@@ -7,7 +7,6 @@ use burn::module::Module;
 use burn::tensor::{Device, TensorData};
 use lacuna_boxes::{Affine, Box2, Detection, iou};
 use lacuna_data::batch::Normalize;
-use lacuna_data::synth::{CLASSES, Object, SynthConfig, scene};
 use lacuna_models::anchors::AnchorConfig;
 use lacuna_models::faster_rcnn::{FasterRcnnConfig, Proposals, Samples};
 use lacuna_models::fcos::FcosConfig;
@@ -17,6 +16,7 @@ use lacuna_models::resnet::{Depth, ResNetConfig};
 use lacuna_models::retinanet::RetinaNetConfig;
 use lacuna_models::{DetectorConfig, Images, LossOptions, Target};
 use lacuna_random::{Purpose, Rng};
+use lacuna_synth::{CLASSES, SceneObject, SynthConfig, render_scene};
 use lacuna_train::Optimizer;
 
 const SIDE: u32 = 96;
@@ -43,10 +43,10 @@ fn made() -> Vec<Made> {
         clutter: 0.3,
     };
     let of_scene = |index| {
-        let scene = scene(&config, index);
+        let scene = render_scene(&config, index);
         let mut pixels = vec![0.0; scene.pixels.len()];
         Normalize::Torchvision.row(&scene.pixels, &mut pixels);
-        let target = |object: &Object| Target { bbox: object.bbox, class: object.class, placed: true };
+        let target = |object: &SceneObject| Target { bbox: object.bbox, class: object.class, placed: true };
         let targets = scene.objects.iter().map(target);
         Made { pixels, targets: targets.collect() }
     };

@@ -51,7 +51,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 
 fn hint(error: &anyhow::Error) -> Option<String> {
     if let Some(error) = error.downcast_ref() {
-        return lacuna_data::Error::hint(error);
+        return data_hint(error);
     }
     if let Some(error) = error.downcast_ref() {
         return ModelError::hint(error);
@@ -60,9 +60,33 @@ fn hint(error: &anyhow::Error) -> Option<String> {
         return error.hint.clone();
     }
     if let Some(error) = error.downcast_ref() {
-        return TrainError::hint(error);
+        return train_hint(error);
     }
     error.downcast_ref::<CannotCalibrate>().and_then(|error| no_fit_hint(error.why)).map(Into::into)
+}
+
+fn data_hint(error: &lacuna_data::Error) -> Option<String> {
+    use lacuna_data::Error;
+    let hint = error.hint();
+    match error {
+        Error::Exists { .. } => Some("choose another name, or replace it with `--force`".into()),
+        Error::NotHidden { .. } => {
+            Some("`lacuna sparsify` writes it with `--hidden`, beside the sparse annotations".into())
+        }
+        Error::ManySplits { .. } => hint.map(|splits| format!("choose one with `--split`; {splits}")),
+        Error::NameClash { .. } => hint.map(|rename| format!("{rename} with `--split`")),
+        Error::ClassesDiffer { .. } => Some("`--classes` restricts both to the classes that they share".into()),
+        Error::NoImages { .. } => hint.map(|tried| format!("name it with `--images DIR`; {tried}")),
+        _ => hint,
+    }
+}
+
+fn train_hint(error: &TrainError) -> Option<String> {
+    match error {
+        // A run's folder that exists has a hint of its own: the run can be resumed.
+        TrainError::Data(error) if !matches!(error, lacuna_data::Error::Exists { .. }) => data_hint(error),
+        error => error.hint(),
+    }
 }
 
 fn no_fit_hint(why: NoFit) -> Option<&'static str> {

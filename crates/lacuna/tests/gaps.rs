@@ -222,7 +222,7 @@ fn complete_adds_and_changes_nothing_else() {
     assert_eq!(result["recovered"].as_u64(), Some(added.len() as u64));
     assert!(added.len() > 20, "{result}");
     for box_ in added {
-        assert_eq!(box_["pseudo"], true, "{box_}");
+        assert_eq!(box_["recovered"], true, "{box_}");
         assert!(box_["score"].is_number() && box_["confidence"].as_f64() >= result["threshold"].as_f64());
     }
     assert_eq!(read(folder.path(), "recovered.json").as_array().unwrap().len(), added.len());

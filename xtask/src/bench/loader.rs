@@ -13,8 +13,8 @@ use lacuna_data::augment::ResizeRange;
 use lacuna_data::batch::{Loader, LoaderConfig, Normalize, Order, Position, Recipe};
 use lacuna_data::decode::OnBadImage;
 use lacuna_data::output::{IfExists, NewFolder};
-use lacuna_data::synth::{SynthConfig, fill_folder};
 use lacuna_data::{Dataset, coco};
+use lacuna_synth::{SynthConfig, fill_folder};
 use serde_json::json;
 
 use super::peer::Peer;

@@ -10,13 +10,13 @@ use lacuna_calib::{Calibrator, CalibratorKind, Confidence, NoFit, Platt, Reliabi
 use lacuna_data::decode::OnBadImage;
 use lacuna_data::output::{IfExists, NewFolder, write_file};
 use lacuna_data::sparsify::{Percent, Sparse, SparsifyKind, sparsify};
-use lacuna_data::synth::SynthConfig;
 use lacuna_data::{Dataset, coco};
 use lacuna_eval::{AveragePrecision, Recovery, recovered};
 use lacuna_gaps::{
     Acceptance, Candidate, CompletenessEstimate, Completion, FitOptions, FoldedCalibrator, JudgedDetection,
     Truth, candidate_truths, candidates, completed, expected_precision, judge, judged_truths, reliability,
 };
+use lacuna_synth::SynthConfig;
 use lacuna_train::config::{Calibrated, Method, RunConfig, Source};
 use lacuna_train::evaluate::detect_all;
 use lacuna_train::metrics::FOUND_IOU_MIN;

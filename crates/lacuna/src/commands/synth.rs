@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use lacuna_data::Dataset;
 use lacuna_data::output::NewFolder;
-use lacuna_data::synth::{CLASSES, SynthConfig, fill_folder};
+use lacuna_synth::{CLASSES, SynthConfig, fill_folder};
 use serde_json::json;
 
 use crate::args::output::OutputArgs;

@@ -1,12 +1,12 @@
-//! Properties that every scene has, and the checksums of a few.
+//! Tests: properties of every scene, and the checksums of a few.
 
 use std::sync::LazyLock;
 
 use rayon::prelude::*;
 
-use super::layout::{Bounds, Layout, Role, lay_out};
-use super::outline::Outline;
 use super::*;
+use crate::layout::{Layout, PixelBox, Role, lay_out};
+use crate::outline::Outline;
 
 fn default_layout(index: u64) -> (usize, usize, Layout) {
     let (width, height) = (256 + index as u32 % 129, 208 + index as u32 % 113);
@@ -16,7 +16,7 @@ fn default_layout(index: u64) -> (usize, usize, Layout) {
 }
 
 /// Size and objects of enough scenes for statistics.
-static MANY_SCENES: LazyLock<Vec<(usize, usize, Vec<Object>)>> = LazyLock::new(|| {
+static MANY_SCENES: LazyLock<Vec<(usize, usize, Vec<SceneObject>)>> = LazyLock::new(|| {
     let objects_of = |index| {
         let (width, height, layout) = default_layout(index);
         (width, height, layout.objects())
@@ -41,7 +41,7 @@ fn checksum(scene: &Scene) -> u64 {
 fn published_scenes_never_change() {
     let config = |seed| SynthConfig { seed, ..SynthConfig::default() };
     let sums = [(0, 0), (0, 1), (0, 99_999), (1, 0), (2, 7)]
-        .map(|(seed, index)| format!("{:016x}", checksum(&scene(&config(seed), index))));
+        .map(|(seed, index)| format!("{:016x}", checksum(&render_scene(&config(seed), index))));
     let published =
         ["a1e059f9f652290f", "e27e487394d73b1d", "4c073a359500a3ab", "3980b2fa3329f957", "5eac33284ca8ed62"];
     assert_eq!(sums, published);
@@ -50,17 +50,18 @@ fn published_scenes_never_change() {
 #[test]
 fn a_scene_depends_on_nothing_but_its_seed_and_index() {
     let config = SynthConfig::default();
-    let serial: Vec<Scene> = (0..12).map(|i| scene(&config, i)).collect();
-    let parallel: Vec<Scene> = (0..12u32).into_par_iter().rev().map(|i| scene(&config, i.into())).collect();
+    let serial: Vec<Scene> = (0..12).map(|i| render_scene(&config, i)).collect();
+    let parallel: Vec<Scene> =
+        (0..12u32).into_par_iter().rev().map(|i| render_scene(&config, i.into())).collect();
     assert!(serial.iter().eq(parallel.iter().rev()));
     assert!(serial.windows(2).all(|pair| pair[0].pixels != pair[1].pixels));
-    assert_ne!(scene(&SynthConfig { seed: 1, ..config }, 0), serial[0]);
+    assert_ne!(render_scene(&SynthConfig { seed: 1, ..config }, 0), serial[0]);
 }
 
 #[test]
 fn pictures_have_their_size_and_are_neither_black_nor_white() {
     let config = SynthConfig::default();
-    for scene in (100..120).map(|i| scene(&config, i)) {
+    for scene in (100..120).map(|i| render_scene(&config, i)) {
         assert!(config.width.contains(&scene.width) && config.height.contains(&scene.height));
         assert_eq!(scene.pixels.len(), (3 * scene.width * scene.height) as usize);
         let mean = scene.pixels.iter().map(|&p| f64::from(p)).sum::<f64>() / scene.pixels.len() as f64;
@@ -99,8 +100,8 @@ fn classes_are_equally_frequent() {
 
 #[test]
 fn objects_are_small_medium_and_large_whole_and_covered() {
-    let objects: Vec<Object> = MANY_SCENES.iter().flat_map(|(_, _, objects)| objects).copied().collect();
-    let share = |what: &dyn Fn(&Object) -> bool| {
+    let objects: Vec<SceneObject> = MANY_SCENES.iter().flat_map(|(_, _, objects)| objects).copied().collect();
+    let share = |what: &dyn Fn(&SceneObject) -> bool| {
         objects.iter().filter(|o| what(o)).count() as f64 / objects.len() as f64
     };
     // The limits of the COCO evaluation.
@@ -114,14 +115,14 @@ fn objects_are_small_medium_and_large_whole_and_covered() {
     assert!((0.05..0.3).contains(&half_covered), "{half_covered}");
 }
 
-/// The labels against a second opinion: every figure drawn pixel by pixel, with no stamp.
+/// Labels agree with a second implementation that draws every figure pixel by pixel, without stamps.
 #[test]
-fn boxes_are_the_bounds_of_the_visible_pixels() {
+fn boxes_enclose_exactly_the_visible_pixels() {
     for index in 0..6 {
         let (width, height, layout) = default_layout(index);
         // No object reaches further beyond the picture.
         let margin = height as i32 / 2;
-        let mut seen = vec![None; width * height];
+        let mut visible_at = vec![None; width * height];
         let mut whole = Vec::new();
         for figure in &layout.figures {
             let label = matches!(figure.role, Role::Object(_)).then_some(whole.len());
@@ -134,7 +135,7 @@ fn boxes_are_the_bounds_of_the_visible_pixels() {
                     }
                     pixels += 1;
                     if (0..width as i32).contains(&x) && (0..height as i32).contains(&y) {
-                        seen[y as usize * width + x as usize] = label;
+                        visible_at[y as usize * width + x as usize] = label;
                     }
                 }
             }
@@ -143,8 +144,8 @@ fn boxes_are_the_bounds_of_the_visible_pixels() {
         let objects = layout.objects();
         assert_eq!(objects.len(), whole.len());
         for (i, object) in objects.iter().enumerate() {
-            let (mut bbox, mut visible) = (Bounds::NONE, 0);
-            for pixel in (0..width * height).filter(|&pixel| seen[pixel] == Some(i)) {
+            let (mut bbox, mut visible) = (PixelBox::NONE, 0);
+            for pixel in (0..width * height).filter(|&pixel| visible_at[pixel] == Some(i)) {
                 bbox.include(pixel % width, pixel / width);
                 visible += 1;
             }
@@ -156,7 +157,7 @@ fn boxes_are_the_bounds_of_the_visible_pixels() {
     }
 }
 
-/// Stamps rely on both.
+/// Stamps rely on both properties.
 #[test]
 fn outlines_are_distances_and_lie_in_the_unit_circle() {
     let mut rng = Rng::new(Purpose::Synth, 0, 0, 0);
@@ -190,13 +191,13 @@ fn crowded_and_tiny_pictures_still_get_their_objects() {
         side_max: 1.0,
         ..SynthConfig::default()
     };
-    assert!((0..10).all(|index| scene(&config, index).objects.len() == 15));
+    assert!((0..10).all(|index| render_scene(&config, index).objects.len() == 15));
 }
 
 #[test]
 fn the_simplest_pictures_can_be_made() {
     let config = SynthConfig { objects: 0..=1, clutter: 0.0, ..SynthConfig::default() };
-    assert!((0..10).all(|index| scene(&config, index).objects.len() <= 1));
+    assert!((0..10).all(|index| render_scene(&config, index).objects.len() <= 1));
 }
 
 #[test]

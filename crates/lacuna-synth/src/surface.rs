@@ -2,11 +2,11 @@
 
 use lacuna_random::Rng;
 
-use super::outline::{Outline, Point};
+use crate::outline::{Outline, Point};
 
 /// A pattern in the coordinates of the outline (the unit circle).
 #[derive(Clone, Copy)]
-pub enum Surface {
+pub(crate) enum Surface {
     Plain,
     /// Shaded like a sphere, with a highlight.
     Sphere,
@@ -34,7 +34,7 @@ pub enum Surface {
 }
 
 /// What a surface does at a point.
-pub struct Finish {
+pub(crate) struct Finish {
     /// 0 is the first color, 1 the second.
     pub tone: f32,
     /// Brightness, 1 on the average.
@@ -44,7 +44,7 @@ pub struct Finish {
 impl Surface {
     /// A surface for something that belongs to no class. Not that of a ball or a target: little is
     /// needed to take a rounded shape for one of them.
-    pub fn borrowed(rng: &mut Rng) -> Self {
+    pub(crate) fn borrowed(rng: &mut Rng) -> Self {
         match rng.below(7) {
             0 => Self::Sectors { count: rng.between(4, 5) },
             1 => Self::Rim { width: 0.12 },
@@ -56,13 +56,13 @@ impl Surface {
     }
 
     /// Is there no pattern, and the second color at most that of a highlight?
-    pub fn has_one_color(self) -> bool {
+    pub(crate) fn has_one_color(self) -> bool {
         matches!(self, Self::Plain | Self::Sphere)
     }
 
     /// The finish at `p` of a figure with this outline. `pixel` is the size of a pixel (patterns
     /// finer than that fade into their mean and do not alias), `sun` where the light comes from.
-    pub fn at(self, p: Point, outline: &Outline, pixel: f32, sun: Point) -> Finish {
+    pub(crate) fn at(self, p: Point, outline: &Outline, pixel: f32, sun: Point) -> Finish {
         let [x, y] = p;
         let slope = 1.0 + 0.18 * (x * sun[0] + y * sun[1]);
         let tone = match self {
@@ -88,7 +88,7 @@ fn step(x: f32, pixel: f32) -> f32 {
 }
 
 /// 1 from 0 to 1, 0 from 1 to 2, and so on, with edges one pixel wide.
-pub fn square_wave(x: f32, pixel: f32) -> f32 {
+pub(crate) fn square_wave(x: f32, pixel: f32) -> f32 {
     let half = 0.5 * x;
     // The distance to the nearest edge, positive where the wave is up.
     let inside = 0.5 - (2.0 * (half - half.floor()) - 0.5).abs();

@@ -1,19 +1,19 @@
-//! What lies behind everything.
+//! The backdrop behind all figures: gradients, clouds, stripes, blotches, bricks or patches.
 
 use lacuna_random::Rng;
 
-use super::canvas::Canvas;
-use super::color::{self, Color, mix, scale};
-use super::noise::fractal;
-use super::outline::{Outline, direction};
-use super::stamp::{Pose, Stamp};
-use super::surface::square_wave;
+use crate::canvas::Canvas;
+use crate::color::{self, Color, mix, scale};
+use crate::noise::fractal;
+use crate::outline::{Outline, direction};
+use crate::stamp::{Pose, Stamp};
+use crate::surface::square_wave;
 
-/// A backdrop of one kind, or of two that meet along a wavy line, with a fine grain.
-pub fn backdrop(width: usize, height: usize, rng: &mut Rng) -> Canvas {
-    let mut canvas = of_one_kind(width, height, rng);
+/// Paint a backdrop of one kind, or of two that meet along a wavy line, with a fine grain.
+pub(crate) fn paint_backdrop(width: usize, height: usize, rng: &mut Rng) -> Canvas {
+    let mut canvas = backdrop_of_one_kind(width, height, rng);
     if rng.chance(0.4) {
-        let other = of_one_kind(width, height, rng);
+        let other = backdrop_of_one_kind(width, height, rng);
         let waves = fractal(rng, width, height, 60.0, 2);
         let across = ramp(width, height, rng);
         let sharpness = rng.range(4.0, 60.0) as f32;
@@ -32,7 +32,7 @@ pub fn backdrop(width: usize, height: usize, rng: &mut Rng) -> Canvas {
     canvas
 }
 
-fn of_one_kind(width: usize, height: usize, rng: &mut Rng) -> Canvas {
+fn backdrop_of_one_kind(width: usize, height: usize, rng: &mut Rng) -> Canvas {
     let [a, b, c] = palette(rng);
     let cell = rng.range(25.0, 150.0) as f32;
     let noise = fractal(rng, width, height, cell, 4);

@@ -1,16 +1,15 @@
-//! What is where in a scene, and how much of it can be seen. Nothing is painted here.
+//! The layout of a scene: where each figure lies, and how much of each object is visible. Nothing is painted here.
 
 use lacuna_boxes::{Box2, iou};
-
 use lacuna_random::Rng;
 
-use super::outline::{DISC, Outline};
-use super::stamp::{Pose, Stamp};
-use super::surface::Surface;
-use super::{BOX_IOU_MAX, Object, SynthConfig, VISIBLE_MIN, VISIBLE_SIDE_MIN};
+use crate::outline::{DISC, Outline};
+use crate::stamp::{Pose, Stamp};
+use crate::surface::Surface;
+use crate::{BOX_IOU_MAX, SceneObject, SynthConfig, VISIBLE_MIN, VISIBLE_SIDE_MIN};
 
 /// An outline with its surface, somewhere in the picture.
-pub struct Figure {
+pub(crate) struct Figure {
     pub outline: Outline,
     pub surface: Surface,
     pub pose: Pose,
@@ -18,9 +17,9 @@ pub struct Figure {
     pub role: Role,
 }
 
-/// What a figure is in the scene for.
+/// The purpose of a figure in a scene.
 #[derive(Clone, Copy)]
-pub enum Role {
+pub(crate) enum Role {
     /// An object of this class.
     Object(usize),
     /// A distractor that has something of a class.
@@ -30,48 +29,47 @@ pub enum Role {
 }
 
 /// The figures of a scene, from the back to the front.
-pub struct Layout {
+pub(crate) struct Layout {
     width: usize,
     height: usize,
     pub figures: Vec<Figure>,
     objects: Vec<Tracked>,
-    /// The object (an index into `objects`) that is seen at each pixel.
-    seen: Vec<Option<u16>>,
+    /// The object (an index into `objects`) that is visible at each pixel.
+    visible_at: Vec<Option<u16>>,
     /// The pixels that are kept clear around a look-alike.
     clear: Vec<bool>,
 }
 
-/// What can be seen of an object while further figures are laid over it.
+/// How much of an object is visible while further figures are laid over it.
 #[derive(Clone)]
 struct Tracked {
     class: usize,
     /// Its pixels, those outside the picture included.
     whole: u32,
     visible: u32,
-    bbox: Bounds,
+    bbox: PixelBox,
 }
 
 /// The rectangle of some pixels; the end is not included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Bounds {
+pub(crate) struct PixelBox {
     pub left: usize,
     pub top: usize,
     pub right: usize,
     pub bottom: usize,
 }
 
-/// How often an object is tried elsewhere (and a little smaller) before it is left out.
+/// The number of positions tried for an object, each a little smaller, before it is left out.
 const OBJECT_TRIES: u32 = 25;
 /// The same for a distractor.
 const DISTRACTOR_TRIES: u32 = 4;
 
 /// Lay out a scene of this size.
 ///
-/// Every object that was placed stays visible, so the number of objects only grows. A layout that
-/// ends with too few of them is thrown away, and the next one has smaller objects and less clutter.
-/// At the end of that road are objects of the smallest size and nothing else, for which
-/// [`SynthConfig::check`] has made sure of ample room.
-pub fn lay_out(config: &SynthConfig, width: u32, height: u32, rng: &mut Rng) -> Layout {
+/// An object stays visible once it is placed, so the number of objects only grows. A layout with too few
+/// of them is discarded, and the next attempt has smaller objects and less clutter. This ends: objects of
+/// the smallest size without clutter always fit, which [`SynthConfig::check`] guarantees.
+pub(crate) fn lay_out(config: &SynthConfig, width: u32, height: u32, rng: &mut Rng) -> Layout {
     let mut fullness = 1.0;
     loop {
         let layout = attempt(config, width as usize, height as usize, fullness, rng);
@@ -116,7 +114,7 @@ fn attempt(config: &SynthConfig, width: usize, height: usize, fullness: f32, rng
     for Planned { role, mut side, .. } in planned {
         let tries = if let Role::Object(_) = role { OBJECT_TRIES } else { DISTRACTOR_TRIES };
         for _ in 0..tries {
-            if layout.place(figure(role, side, width, height, rng)) {
+            if layout.place(random_figure(role, side, width, height, rng)) {
                 break;
             }
             side = (0.93 * side).max(config.side_min);
@@ -125,35 +123,39 @@ fn attempt(config: &SynthConfig, width: usize, height: usize, fullness: f32, rng
     layout
 }
 
-/// `low` at 0, `high` at 1, with equal ratios between.
+/// Interpolate on a logarithmic scale: `low` at 0, `high` at 1.
 fn log_between(low: f32, high: f32, t: f64) -> f32 {
     (f64::from(low) * libm::pow(f64::from(high / low), t)) as f32
 }
 
-/// A figure for this role, anywhere.
-fn figure(role: Role, side: f32, width: usize, height: usize, rng: &mut Rng) -> Figure {
+/// Draw a figure for this role, anywhere in the picture.
+fn random_figure(role: Role, side: f32, width: usize, height: usize, rng: &mut Rng) -> Figure {
     let (outline, surface, pose) = match role {
         Role::Object(class) => {
             let (outline, surface) = Outline::of_class(class, rng);
-            (outline, surface, pose(side, 0.0, width, height, rng))
+            (outline, surface, random_pose(side, 0.0, width, height, rng))
         }
         Role::LookAlike => {
             let (outline, surface) = Outline::look_alike(rng);
             // Very small, or cut off by the border, it might be what it resembles.
             let side = side.max(22.0);
-            (outline, surface, pose(side, 0.7 * side, width, height, rng))
+            (outline, surface, random_pose(side, 0.7 * side, width, height, rng))
         }
         Role::Clutter => match rng.below(3) {
-            0 => (Outline::blob(rng), Surface::borrowed(rng), pose(side, 0.0, width, height, rng)),
+            0 => (Outline::blob(rng), Surface::borrowed(rng), random_pose(side, 0.0, width, height, rng)),
             1 => {
                 let side = side.max(30.0);
                 let half_width = 2.0 * rng.range(0.5, 1.2) as f32 / side;
-                (Outline::scribble(rng, half_width), Surface::Plain, pose(side, 0.0, width, height, rng))
+                (
+                    Outline::scribble(rng, half_width),
+                    Surface::Plain,
+                    random_pose(side, 0.0, width, height, rng),
+                )
             }
             _ => {
                 let side = rng.range(0.3, 1.2) as f32 * width.min(height) as f32;
                 let half_width = 2.0 * rng.range(0.5, 2.0) as f32 / side;
-                (Outline::wire(rng, half_width), Surface::Plain, pose(side, 0.0, width, height, rng))
+                (Outline::wire(rng, half_width), Surface::Plain, random_pose(side, 0.0, width, height, rng))
             }
         },
     };
@@ -162,7 +164,7 @@ fn figure(role: Role, side: f32, width: usize, height: usize, rng: &mut Rng) -> 
 }
 
 /// A random pose with its center at least `inset` inside the picture.
-fn pose(side: f32, inset: f32, width: usize, height: usize, rng: &mut Rng) -> Pose {
+fn random_pose(side: f32, inset: f32, width: usize, height: usize, rng: &mut Rng) -> Pose {
     let mut along = |size: usize| {
         let inset = f64::from(inset).min(0.5 * size as f64);
         rng.range(inset, size as f64 - inset) as f32
@@ -174,12 +176,12 @@ fn pose(side: f32, inset: f32, width: usize, height: usize, rng: &mut Rng) -> Po
 
 impl Layout {
     fn new(width: usize, height: usize) -> Self {
-        let (seen, clear) = (vec![None; width * height], vec![false; width * height]);
-        Self { width, height, figures: Vec::new(), objects: Vec::new(), seen, clear }
+        let (visible_at, clear) = (vec![None; width * height], vec![false; width * height]);
+        Self { width, height, figures: Vec::new(), objects: Vec::new(), visible_at, clear }
     }
 
-    /// Lay `figure` over the others, unless an object could not be labeled then or two look-alikes
-    /// would meet. True when it was.
+    /// Lay `figure` over the others and return true, unless it makes an object impossible to label or
+    /// touches another look-alike.
     fn place(&mut self, figure: Figure) -> bool {
         let Some(objects) = self.objects_under(&figure) else { return false };
         if let Role::LookAlike = figure.role
@@ -191,13 +193,15 @@ impl Layout {
             Role::Object(_) => Some(self.objects.len() as u16),
             Role::LookAlike | Role::Clutter => None,
         };
-        figure.stamp.for_each_own(self.width, self.height, |x, y| self.seen[y * self.width + x] = index);
+        figure
+            .stamp
+            .for_each_own(self.width, self.height, |x, y| self.visible_at[y * self.width + x] = index);
         self.objects = objects;
         self.figures.push(figure);
         true
     }
 
-    /// Keep the circle around a look-alike clear of other look-alikes. False when one is there.
+    /// Reserve the circle around a look-alike. False when it meets the circle of another one.
     fn clear_around(&mut self, pose: &Pose) -> bool {
         let circle = Stamp::new(&DISC, pose, 1.0);
         let mut is_free = true;
@@ -208,15 +212,15 @@ impl Layout {
         is_free
     }
 
-    /// The objects as they are with `figure` over them, itself included if it is one; `None` when one
-    /// of them could not be labeled.
+    /// The objects once `figure` covers them, itself included if it is an object; `None` when one of them
+    /// could not be labeled.
     fn objects_under(&self, figure: &Figure) -> Option<Vec<Tracked>> {
         let mut objects = self.objects.clone();
-        let (mut own, mut own_visible) = (Bounds::NONE, 0);
+        let (mut own, mut own_visible) = (PixelBox::NONE, 0);
         figure.stamp.for_each_own(self.width, self.height, |x, y| {
             own.include(x, y);
             own_visible += 1;
-            if let Some(covered) = self.seen[y * self.width + x] {
+            if let Some(covered) = self.visible_at[y * self.width + x] {
                 objects[covered as usize].visible -= 1;
             }
         });
@@ -229,7 +233,7 @@ impl Layout {
         }
         for (index, before) in self.objects.iter().enumerate() {
             if objects[index].visible < before.visible {
-                objects[index].bbox = self.bounds_beside(index as u16, &figure.stamp);
+                objects[index].bbox = self.bbox_beside(index as u16, &figure.stamp);
             }
         }
         let boxes: Vec<Box2> = objects.iter().map(|object| object.bbox.to_box()).collect();
@@ -238,13 +242,13 @@ impl Layout {
         (boxes.iter().all(is_large) && (0..boxes.len()).all(is_distinct)).then_some(objects)
     }
 
-    /// The rectangle of what is seen of an object beside a stamp laid over it.
-    fn bounds_beside(&self, index: u16, stamp: &Stamp) -> Bounds {
+    /// The rectangle of the visible pixels of an object that `stamp` does not cover.
+    fn bbox_beside(&self, index: u16, stamp: &Stamp) -> PixelBox {
         let before = self.objects[index as usize].bbox;
-        let mut bbox = Bounds::NONE;
+        let mut bbox = PixelBox::NONE;
         for y in before.top..before.bottom {
             for x in before.left..before.right {
-                if self.seen[y * self.width + x] == Some(index) && !stamp.covers(x, y) {
+                if self.visible_at[y * self.width + x] == Some(index) && !stamp.covers(x, y) {
                     bbox.include(x, y);
                 }
             }
@@ -253,8 +257,8 @@ impl Layout {
     }
 
     /// The objects with their labels, from the back to the front.
-    pub fn objects(&self) -> Vec<Object> {
-        let label = |object: &Tracked| Object {
+    pub(crate) fn objects(&self) -> Vec<SceneObject> {
+        let label = |object: &Tracked| SceneObject {
             class: object.class,
             bbox: object.bbox.to_box(),
             visible: object.visible_share(),
@@ -269,18 +273,18 @@ impl Tracked {
     }
 }
 
-impl Bounds {
-    /// Of no pixel.
-    pub const NONE: Self = Self { left: usize::MAX, top: usize::MAX, right: 0, bottom: 0 };
+impl PixelBox {
+    /// The rectangle of no pixels.
+    pub(crate) const NONE: Self = Self { left: usize::MAX, top: usize::MAX, right: 0, bottom: 0 };
 
-    pub fn include(&mut self, x: usize, y: usize) {
+    pub(crate) fn include(&mut self, x: usize, y: usize) {
         self.left = self.left.min(x);
         self.top = self.top.min(y);
         self.right = self.right.max(x + 1);
         self.bottom = self.bottom.max(y + 1);
     }
 
-    pub fn to_box(self) -> Box2 {
+    pub(crate) fn to_box(self) -> Box2 {
         Box2::new(self.left as f32, self.top as f32, self.right as f32, self.bottom as f32)
     }
 }

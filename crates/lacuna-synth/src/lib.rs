@@ -1,21 +1,24 @@
-//! Made scenes with exact labels: a detection data set that needs no download.
+//! Synthetic scenes with exact labels: a detection data set that needs no download.
 //!
-//! A scene is a cluttered picture of 5–15 objects of eight classes. Color says nothing about the
-//! class; shape and surface do, and neither is enough alone: a ball and a target have the same
-//! outline, and distractors (which belong to no class) wear the surfaces of the classes or have a
-//! part of their outline. Objects cover each other, leave the picture, shrink to a dozen pixels.
+//! A scene is a cluttered picture with 5–15 objects of eight classes. Color says nothing about the class.
+//! Shape and surface do, and neither is enough alone: a ball and a target have the same outline, and
+//! distractors, which belong to no class, have the surface of one class or a part of its outline. Objects
+//! cover each other, are cut off by the border, and shrink to a dozen pixels.
 //!
 //! # Labels
-//! A box is the smallest rectangle around the pixels of an object that can be seen. No object is ever in the
-//! picture without a label: what would hide more than `1 -` [`VISIBLE_MIN`] of an object, or leave
-//! less than [`VISIBLE_SIDE_MIN`] pixels of a side, or make two boxes nearly the same
-//! ([`BOX_IOU_MAX`]), is put elsewhere or left out while the scene is laid out. A scene that ends up
-//! with too few objects is laid out anew, with smaller ones.
+//! A box is the smallest rectangle around the visible pixels of an object. Every object in a picture is
+//! labeled. A figure is moved or left out if it would
+//!
+//! - hide more than `1 -` [`VISIBLE_MIN`] of an object,
+//! - leave an object with a side shorter than [`VISIBLE_SIDE_MIN`] pixels, or
+//! - make two boxes overlap by more than [`BOX_IOU_MAX`].
+//!
+//! A scene that ends up with too few objects is laid out anew with smaller ones.
 //!
 //! # The same bytes everywhere
-//! A scene is a function of (configuration, index). Only operations that IEEE 754 defines exactly
-//! (`+ − × ÷ √`, rounding, comparison) and the functions of `libm` are used: the standard library's
-//! `sin`, `exp` and `powf` are those of the operating system and differ in the last bit.
+//! A scene is a function of its configuration and index. Only operations that IEEE 754 defines exactly
+//! (`+ − × ÷ √`, rounding, comparison) and the functions of `libm` are used, because `sin`, `exp` and `powf`
+//! of the standard library are the operating system's and differ in the last bit.
 
 mod backdrop;
 mod camera;
@@ -36,10 +39,9 @@ pub use folder::fill_folder;
 use std::ops::RangeInclusive;
 
 use lacuna_boxes::Box2;
-
 use lacuna_random::{Purpose, Rng};
 
-/// The names of the classes; [`Object::class`] is an index into them.
+/// The names of the classes; [`SceneObject::class`] is an index into them.
 pub const CLASSES: [&str; 8] = ["ball", "target", "ring", "star", "cross", "crescent", "arrow", "tile"];
 
 /// At least this share of an object's pixels can be seen.
@@ -48,19 +50,20 @@ pub const VISIBLE_MIN: f32 = 0.4;
 /// The box of an object has no side shorter than this, in pixels.
 pub const VISIBLE_SIDE_MIN: u32 = 8;
 
-/// No two boxes of a scene overlap more than this. Two objects behind nearly the same box could not
-/// be told apart by any detector that suppresses duplicates.
+/// No two boxes of a scene have a larger IoU. A detector that suppresses duplicates could not tell two
+/// objects with nearly the same box apart.
 pub const BOX_IOU_MAX: f32 = 0.6;
 
-/// What scenes look like. [`scene`] adds the index of the scene.
+/// What scenes look like; together with an index it determines a scene ([`render_scene`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct SynthConfig {
+    /// Different seeds give unrelated scenes.
     pub seed: u64,
     /// The width of each scene is drawn from these, in pixels.
     pub width: RangeInclusive<u32>,
     /// The height of each scene is drawn from these, in pixels.
     pub height: RangeInclusive<u32>,
-    /// Which of [`CLASSES`] there are, each once.
+    /// The classes that occur, as indices into [`CLASSES`], each once.
     pub classes: Vec<usize>,
     /// Objects per scene; every one is labeled.
     pub objects: RangeInclusive<u32>,
@@ -69,7 +72,7 @@ pub struct SynthConfig {
     /// The diameter of the circle around the largest objects, as a share of the scene's shorter side.
     /// Diameters are drawn log-uniformly between the two.
     pub side_max: f32,
-    /// How many distractors, as a multiple of the usual 10–24; 0 is none.
+    /// The number of distractors, as a multiple of the usual 10–24; 0 means none.
     pub clutter: f32,
 }
 
@@ -88,22 +91,57 @@ impl Default for SynthConfig {
     }
 }
 
-/// Why a [`SynthConfig`] describes no scene.
+/// Why [`SynthConfig::check`] refuses a configuration.
 #[derive(Debug, thiserror::Error, PartialEq)]
-pub enum ConfigError {
+pub enum SynthConfigError {
+    /// The start of a range is after its end.
     #[error("`{field}` is the empty range {from}..={to}")]
-    EmptyRange { field: &'static str, from: u32, to: u32 },
+    EmptyRange {
+        /// The field of [`SynthConfig`].
+        field: &'static str,
+        /// The start of the range.
+        from: u32,
+        /// The end of the range.
+        to: u32,
+    },
+    /// A value is too small or too large.
     #[error("`{field}` is {value}, outside {low} to {high}")]
-    OutOfRange { field: &'static str, value: f64, low: f64, high: f64 },
-    #[error("`classes` names {class} twice, or there is no such class")]
-    Class { class: usize },
+    OutOfRange {
+        /// The field of [`SynthConfig`].
+        field: &'static str,
+        /// Its value.
+        value: f64,
+        /// The least value allowed.
+        low: f64,
+        /// The largest value allowed.
+        high: f64,
+    },
+    /// A class is listed twice or does not exist.
+    #[error("`classes` lists {class} twice, or there is no such class")]
+    Class {
+        /// The entry of `classes`.
+        class: usize,
+    },
+    /// The smallest scene is too small for the most objects.
     #[error("{objects} objects of at least {side_min} px have no room in {width}x{height} px")]
-    NoRoom { objects: u32, side_min: f32, width: u32, height: u32 },
+    NoRoom {
+        /// The most objects that a scene may have.
+        objects: u32,
+        /// The least diameter of an object.
+        side_min: f32,
+        /// The width of the smallest scene.
+        width: u32,
+        /// The height of the smallest scene.
+        height: u32,
+    },
 }
 
 impl SynthConfig {
-    /// Can every scene of this configuration be made?
-    pub fn check(&self) -> Result<(), ConfigError> {
+    /// Check that every scene of this configuration can be rendered.
+    ///
+    /// # Errors
+    /// The first field that is out of range.
+    pub fn check(&self) -> Result<(), SynthConfigError> {
         let ranges = [
             ("width", &self.width, 64, 4096),
             ("height", &self.height, 64, 4096),
@@ -112,7 +150,7 @@ impl SynthConfig {
         for (field, range, low, high) in ranges {
             let (&from, &to) = (range.start(), range.end());
             if from > to {
-                return Err(ConfigError::EmptyRange { field, from, to });
+                return Err(SynthConfigError::EmptyRange { field, from, to });
             }
             in_range(field, from.into(), low.into(), high.into())?;
             in_range(field, to.into(), low.into(), high.into())?;
@@ -122,7 +160,7 @@ impl SynthConfig {
         in_range("classes", self.classes.len() as f64, 1.0, CLASSES.len() as f64)?;
         for (place, &class) in self.classes.iter().enumerate() {
             if class >= CLASSES.len() || self.classes[..place].contains(&class) {
-                return Err(ConfigError::Class { class });
+                return Err(SynthConfigError::Class { class });
             }
         }
         in_range("side_max", self.side_max.into(), 0.0, 1.0)?;
@@ -131,33 +169,35 @@ impl SynthConfig {
         // Twice the side each way is room enough for a random layout to be found quickly.
         let room = 4.0 * self.side_min * self.side_min * objects as f32;
         if room > width as f32 * height as f32 {
-            return Err(ConfigError::NoRoom { objects, side_min: self.side_min, width, height });
+            return Err(SynthConfigError::NoRoom { objects, side_min: self.side_min, width, height });
         }
         Ok(())
     }
 }
 
-fn in_range(field: &'static str, value: f64, low: f64, high: f64) -> Result<(), ConfigError> {
+fn in_range(field: &'static str, value: f64, low: f64, high: f64) -> Result<(), SynthConfigError> {
     if (low..=high).contains(&value) {
         return Ok(());
     }
-    Err(ConfigError::OutOfRange { field, value, low, high })
+    Err(SynthConfigError::OutOfRange { field, value, low, high })
 }
 
-/// A picture and what is in it.
+/// A picture and its labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scene {
+    /// In pixels.
     pub width: u32,
+    /// In pixels.
     pub height: u32,
     /// RGB, 8 bits each, row by row from the top.
     pub pixels: Vec<u8>,
     /// From the back to the front.
-    pub objects: Vec<Object>,
+    pub objects: Vec<SceneObject>,
 }
 
-/// An object of a scene.
+/// A labeled object of a scene.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Object {
+pub struct SceneObject {
     /// Index into [`CLASSES`].
     pub class: usize,
     /// The smallest rectangle around the visible pixels. A pixel is the object's when at least half of it is.
@@ -166,11 +206,11 @@ pub struct Object {
     pub visible: f32,
 }
 
-/// Scene number `index`: always the same for the same configuration, whatever else is rendered.
+/// Render scene number `index`. The result depends on the configuration and the index only.
 ///
 /// # Panics
 /// When [`SynthConfig::check`] fails.
-pub fn scene(config: &SynthConfig, index: u64) -> Scene {
+pub fn render_scene(config: &SynthConfig, index: u64) -> Scene {
     if let Err(error) = config.check() {
         panic!("{error}");
     }
@@ -178,7 +218,7 @@ pub fn scene(config: &SynthConfig, index: u64) -> Scene {
     let width = rng.between(*config.width.start(), *config.width.end());
     let height = rng.between(*config.height.start(), *config.height.end());
     let layout = layout::lay_out(config, width, height, &mut rng);
-    let mut canvas = backdrop::backdrop(width as usize, height as usize, &mut rng);
+    let mut canvas = backdrop::paint_backdrop(width as usize, height as usize, &mut rng);
     paint::paint(&mut canvas, &layout.figures, &mut rng);
     Scene { width, height, pixels: camera::expose(canvas, &mut rng), objects: layout.objects() }
 }

@@ -2,18 +2,18 @@
 
 use lacuna_random::Rng;
 
-use super::canvas::Canvas;
-use super::color::Color;
-use super::outline::direction;
+use crate::canvas::Canvas;
+use crate::color::Color;
+use crate::outline::direction;
 
-/// Take the picture. RGB8.
-pub fn expose(mut canvas: Canvas, rng: &mut Rng) -> Vec<u8> {
+/// Apply light, blur and sensor noise; the result is RGB8.
+pub(crate) fn expose(mut canvas: Canvas, rng: &mut Rng) -> Vec<u8> {
     illuminate(&mut canvas, rng);
     blur(&mut canvas, rng.range(0.0, 0.2) as f32);
-    let noise = Noise::new(rng.range(0.0, 0.035) as f32, 3 * canvas.width, rng);
+    let sensor = Noise::new(rng.range(0.0, 0.035) as f32, 3 * canvas.width, rng);
     let mut bytes = Vec::with_capacity(3 * canvas.pixels.len());
     for row in canvas.pixels.chunks_exact(canvas.width) {
-        let noise = noise.row(rng);
+        let noise = sensor.row(rng);
         let samples = row.as_flattened().iter().zip(noise);
         // The cast saturates: what is too bright is white.
         bytes.extend(samples.map(|(&value, noise)| ((value + noise) * 255.0 + 0.5) as u8));
@@ -66,8 +66,8 @@ fn blur(canvas: &mut Canvas, side: f32) {
     }
 }
 
-/// The sensor's noise. Drawing some for each sample would cost more than the rest of the picture;
-/// each row takes a stretch of one long sequence instead, from a random place.
+/// The sensor's noise. A draw for each sample would cost more than the rest of the picture, so each row
+/// takes a stretch of one long sequence, from a random start.
 struct Noise {
     sequence: Vec<f32>,
     row_len: usize,

@@ -2,13 +2,13 @@
 
 use lacuna_random::Rng;
 
-use super::canvas::Canvas;
-use super::color::{self, Color, distance, luma, mix, scale};
-use super::layout::Figure;
-use super::noise::fractal;
-use super::outline::{Point, direction};
-use super::stamp::Stamp;
-use super::surface::Surface;
+use crate::canvas::Canvas;
+use crate::color::{self, Color, distance, luma, mix, scale};
+use crate::layout::Figure;
+use crate::noise::fractal;
+use crate::outline::{Point, direction};
+use crate::stamp::Stamp;
+use crate::surface::Surface;
 
 /// Where the light of a scene comes from and how hard it is.
 struct Sun {
@@ -20,7 +20,7 @@ struct Sun {
 }
 
 /// Paint the figures in their order over the canvas.
-pub fn paint(canvas: &mut Canvas, figures: &[Figure], rng: &mut Rng) {
+pub(crate) fn paint(canvas: &mut Canvas, figures: &[Figure], rng: &mut Rng) {
     let shadow = if rng.chance(0.7) { rng.range(0.15, 0.6) as f32 } else { 0.0 };
     let sun = Sun { direction: direction(rng), shadow, softness: rng.range(2.0, 8.0) as f32 };
     let dirt = fractal(rng, canvas.width, canvas.height, 12.0, 3);

@@ -4,16 +4,17 @@ use std::f32::consts::TAU;
 
 use lacuna_random::Rng;
 
-use super::CLASSES;
-use super::surface::Surface;
+use crate::CLASSES;
+use crate::surface::Surface;
 
-pub type Point = [f32; 2];
+/// `[x, y]`.
+pub(crate) type Point = [f32; 2];
 
 /// An outline inside the unit circle.
 ///
-/// [`distance`](Self::distance) never changes faster than the point moves (it is 1-Lipschitz), which
-/// lets a stamp decide whole blocks of pixels by one look at their center.
-pub enum Outline {
+/// [`distance`](Self::distance) is 1-Lipschitz: it changes no faster than the point moves. A stamp can
+/// therefore decide whole blocks of pixels from the distance at their center.
+pub(crate) enum Outline {
     /// The unit disc without the disc of radius `hole` and without what lies right of `cut`.
     Round { hole: f32, cut: f32 },
     /// The unit disc without a disc that bites into it from the right.
@@ -27,7 +28,7 @@ pub enum Outline {
 }
 
 /// A straight piece of an outline.
-pub struct Edge {
+pub(crate) struct Edge {
     from: Point,
     along: Point,
     inverse_length_squared: f32,
@@ -58,7 +59,8 @@ impl Edge {
 }
 
 impl Outline {
-    pub fn distance(&self, [x, y]: Point) -> f32 {
+    /// The signed distance from the outline to a point.
+    pub(crate) fn distance(&self, [x, y]: Point) -> f32 {
         let radius = (x * x + y * y).sqrt();
         match self {
             Self::Round { hole, cut } => (radius - 1.0).max(hole - radius).max(x - cut),
@@ -67,19 +69,19 @@ impl Outline {
             }
             Self::Polygon(edges) => {
                 let inside = edges.iter().fold(false, |inside, edge| inside ^ edge.is_right_of([x, y]));
-                let nearest = nearest(edges, [x, y]);
-                if inside { -nearest } else { nearest }
+                let distance = distance_to_nearest(edges, [x, y]);
+                if inside { -distance } else { distance }
             }
             Self::Discs(discs) => {
                 discs.iter().fold(f32::INFINITY, |d, &([cx, cy], r)| d.min(length([x - cx, y - cy]) - r))
             }
-            Self::Line { strokes, half_width } => nearest(strokes, [x, y]) - half_width,
+            Self::Line { strokes, half_width } => distance_to_nearest(strokes, [x, y]) - half_width,
         }
     }
 
     /// The outline and the surface that make an object of this class (an index into
-    /// [`CLASSES`](super::CLASSES)).
-    pub fn of_class(class: usize, rng: &mut Rng) -> (Self, Surface) {
+    /// [`CLASSES`]).
+    pub(crate) fn of_class(class: usize, rng: &mut Rng) -> (Self, Surface) {
         let mut vary = |low: f64, high: f64| rng.range(low, high) as f32;
         match CLASSES[class] {
             "ball" => (DISC, Surface::Sphere),
@@ -101,9 +103,9 @@ impl Outline {
         }
     }
 
-    /// Something that belongs to no class though it has a part of one: a piece of a ring or a disc,
-    /// two arms of a cross, an arrow's shaft or its head.
-    pub fn look_alike(rng: &mut Rng) -> (Self, Surface) {
+    /// A shape that belongs to no class but resembles a part of one: a piece of a ring or a disc, two arms
+    /// of a cross, the shaft or the head of an arrow.
+    pub(crate) fn look_alike(rng: &mut Rng) -> (Self, Surface) {
         let surface = Surface::borrowed(rng);
         match rng.below(7) {
             0 => {
@@ -131,7 +133,7 @@ impl Outline {
     }
 
     /// Discs run together at random.
-    pub fn blob(rng: &mut Rng) -> Self {
+    pub(crate) fn blob(rng: &mut Rng) -> Self {
         let discs = (0..rng.between(3, 6)).map(|_| {
             let radius = rng.range(0.2, 0.45) as f32;
             let [x, y] = direction(rng);
@@ -142,21 +144,21 @@ impl Outline {
     }
 
     /// Four corners, one in each quarter.
-    pub fn quadrilateral(rng: &mut Rng) -> Self {
+    pub(crate) fn quadrilateral(rng: &mut Rng) -> Self {
         let mut reach = || rng.range(0.3, 0.7) as f32;
         let corners = [(-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0)];
         polygon(&corners.map(|(x, y)| (x * reach(), y * reach())))
     }
 
     /// A straight or slightly bent line.
-    pub fn wire(rng: &mut Rng, half_width: f32) -> Self {
+    pub(crate) fn wire(rng: &mut Rng, half_width: f32) -> Self {
         let middle = [0.0, rng.range(-0.2, 0.2) as f32];
         let strokes = vec![Edge::new([-0.95, 0.0], middle), Edge::new(middle, [0.95, 0.0])];
         Self::Line { strokes, half_width }
     }
 
     /// A zigzag that reads like a word from afar.
-    pub fn scribble(rng: &mut Rng, half_width: f32) -> Self {
+    pub(crate) fn scribble(rng: &mut Rng, half_width: f32) -> Self {
         let count = rng.between(6, 12);
         let step = 1.7 / count as f32;
         let mut point = |i: u32| {
@@ -171,10 +173,10 @@ impl Outline {
 }
 
 /// The unit circle and all that is in it.
-pub const DISC: Outline = Outline::Round { hole: 0.0, cut: 1.0 };
+pub(crate) const DISC: Outline = Outline::Round { hole: 0.0, cut: 1.0 };
 
 /// A random unit vector.
-pub fn direction(rng: &mut Rng) -> Point {
+pub(crate) fn direction(rng: &mut Rng) -> Point {
     let angle = rng.range(0.0, TAU.into());
     [libm::cos(angle) as f32, libm::sin(angle) as f32]
 }
@@ -228,6 +230,6 @@ fn length([x, y]: Point) -> f32 {
 }
 
 /// The distance of `p` to the nearest of some edges.
-fn nearest(edges: &[Edge], p: Point) -> f32 {
+fn distance_to_nearest(edges: &[Edge], p: Point) -> f32 {
     edges.iter().fold(f32::INFINITY, |d, edge| d.min(edge.distance_squared(p))).sqrt()
 }

@@ -4,12 +4,12 @@ use std::f32::consts::SQRT_2;
 
 use lacuna_random::Rng;
 
-use super::outline::{Outline, Point, direction};
+use crate::outline::{Outline, Point, direction};
 
 /// The map between an outline's unit circle and the picture: turned, scaled, and squeezed along
 /// some axis as when seen at a slant.
 #[derive(Clone, Copy)]
-pub struct Pose {
+pub(crate) struct Pose {
     center: Point,
     /// Pixels per unit along the axis that is not squeezed.
     radius: f32,
@@ -19,7 +19,7 @@ pub struct Pose {
 }
 
 impl Pose {
-    pub fn new(center: Point, radius: f32, squeeze: f32, rng: &mut Rng) -> Self {
+    pub(crate) fn new(center: Point, radius: f32, squeeze: f32, rng: &mut Rng) -> Self {
         let [turn_cos, turn_sin] = direction(rng);
         let [axis_cos, axis_sin] = direction(rng);
         // Into the frame of the squeezed axis, undo the scale, then turn.
@@ -38,16 +38,16 @@ impl Pose {
     }
 
     /// The same pose elsewhere.
-    pub fn moved(self, by: Point) -> Self {
+    pub(crate) fn moved(self, by: Point) -> Self {
         Self { center: [self.center[0] + by[0], self.center[1] + by[1]], ..self }
     }
 
     /// A point of the picture in the outline's coordinates.
-    pub fn local(&self, [x, y]: Point) -> Point {
+    pub(crate) fn local(&self, [x, y]: Point) -> Point {
         self.local_vector([x - self.center[0], y - self.center[1]])
     }
 
-    pub fn local_vector(&self, [x, y]: Point) -> Point {
+    pub(crate) fn local_vector(&self, [x, y]: Point) -> Point {
         let [[a, b], [c, d]] = self.to_local;
         [a * x + b * y, c * x + d * y]
     }
@@ -58,17 +58,17 @@ impl Pose {
     }
 
     /// The size of a pixel in the outline's coordinates (geometric mean over the directions).
-    pub fn pixel(&self) -> f32 {
+    pub(crate) fn pixel(&self) -> f32 {
         1.0 / (self.radius * self.squeeze.sqrt())
     }
 
-    pub fn radius(&self) -> f32 {
+    pub(crate) fn radius(&self) -> f32 {
         self.radius
     }
 }
 
 /// How much of each pixel a figure covers. It may reach beyond the picture.
-pub struct Stamp {
+pub(crate) struct Stamp {
     left: i32,
     top: i32,
     width: usize,
@@ -76,15 +76,15 @@ pub struct Stamp {
     coverage: Vec<f32>,
 }
 
-/// Squares of this side are looked at first, and split where the outline passes through them ...
+/// Squares of this side are filled at once; those that the outline passes through are split.
 const BLOCK: usize = 16;
-/// ... down to this side, below which each pixel is looked at.
+/// Squares of this side are filled pixel by pixel.
 const BLOCK_MIN: usize = 4;
 
 impl Stamp {
     /// `edge` is the width of the transition from outside to inside: 1 pixel is antialiasing, more
     /// is a soft shadow.
-    pub fn new(outline: &Outline, pose: &Pose, edge: f32) -> Self {
+    pub(crate) fn new(outline: &Outline, pose: &Pose, edge: f32) -> Self {
         let reach = pose.radius + 0.5 * edge + 1.0;
         let [x, y] = pose.center;
         let (left, top) = ((x - reach).floor() as i32, (y - reach).floor() as i32);
@@ -105,8 +105,8 @@ impl Stamp {
         stamp
     }
 
-    /// The block of side `side` at `(x, y)`. Most blocks lie wholly inside or outside, which the
-    /// coverage at their center tells: it changes by no more than `slope` per pixel.
+    /// Fill the block of side `side` at `(x, y)`. Most blocks lie wholly inside or outside. The coverage at
+    /// their center shows which, because it changes by no more than `slope` per pixel.
     fn fill(&mut self, x: usize, y: usize, side: usize, slope: f32, coverage_at: &impl Fn(f32, f32) -> f32) {
         if x >= self.width || y >= self.height {
             return;
@@ -134,12 +134,12 @@ impl Stamp {
     }
 
     /// The number of pixels that belong to the figure, those beyond the picture included.
-    pub fn pixel_count(&self) -> u32 {
+    pub(crate) fn pixel_count(&self) -> u32 {
         self.coverage.iter().filter(|&&c| belongs(c)).count() as u32
     }
 
     /// Does this pixel belong to the figure?
-    pub fn covers(&self, x: usize, y: usize) -> bool {
+    pub(crate) fn covers(&self, x: usize, y: usize) -> bool {
         let (x, y) = (x as i32 - self.left, y as i32 - self.top);
         let inside = (0..self.width as i32).contains(&x) && (0..self.height as i32).contains(&y);
         inside && belongs(self.coverage[y as usize * self.width + x as usize])
@@ -147,7 +147,7 @@ impl Stamp {
 
     /// Calls `visit(x, y, coverage)` for each pixel of a picture of this size that the figure
     /// touches.
-    pub fn for_each(&self, width: usize, height: usize, mut visit: impl FnMut(usize, usize, f32)) {
+    pub(crate) fn for_each(&self, width: usize, height: usize, mut visit: impl FnMut(usize, usize, f32)) {
         // The part inside the picture, in the stamp's own rows and columns.
         let inside = |start: i32, len: usize, size: usize| {
             let end = (size as i32 - start).clamp(0, len as i32);
@@ -167,7 +167,7 @@ impl Stamp {
     }
 
     /// Like [`for_each`](Self::for_each), for the pixels that belong to the figure.
-    pub fn for_each_own(&self, width: usize, height: usize, mut visit: impl FnMut(usize, usize)) {
+    pub(crate) fn for_each_own(&self, width: usize, height: usize, mut visit: impl FnMut(usize, usize)) {
         self.for_each(width, height, |x, y, coverage| {
             if belongs(coverage) {
                 visit(x, y);

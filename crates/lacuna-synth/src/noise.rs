@@ -4,7 +4,7 @@ use lacuna_random::Rng;
 
 /// Value noise summed over `octaves`, each with half the cell size and half the weight of the one
 /// before, stretched to make use of 0..1. One value per pixel.
-pub fn fractal(rng: &mut Rng, width: usize, height: usize, cell: f32, octaves: u32) -> Vec<f32> {
+pub(crate) fn fractal(rng: &mut Rng, width: usize, height: usize, cell: f32, octaves: u32) -> Vec<f32> {
     let mut sum = vec![0.0; width * height];
     let (mut cell, mut weight, mut total) = (cell, 1.0, 0.0);
     for _ in 0..octaves {
