@@ -1,7 +1,6 @@
 //! How much of a data set is annotated, as it is told to people and to machines.
 
-use lacuna_calib::annotated::{Annotated, Estimate, estimate};
-use lacuna_calib::{NoFit, Sample};
+use lacuna_calib::{CompletenessEstimate, CompletenessEstimates, NoFit, Sample, estimate_completeness};
 use lacuna_data::Dataset;
 use lacuna_gaps::{JudgedDetection, samples};
 use serde_json::{Map, Value, json};
@@ -14,8 +13,8 @@ const SIZES: [&str; 3] = ["small", "medium", "large"];
 
 /// Estimates of the share of the objects that are annotated.
 pub struct Gaps {
-    of_classes: Estimate,
-    of_sizes: Estimate,
+    of_classes: CompletenessEstimates,
+    of_sizes: CompletenessEstimates,
 }
 
 impl Gaps {
@@ -40,12 +39,12 @@ impl Gaps {
             })
             .collect();
         Ok(Self {
-            of_classes: estimate(&samples(seen, score_min), dataset.categories().len(), 0)?,
-            of_sizes: estimate(&by_size, SIZES.len(), 0)?,
+            of_classes: estimate_completeness(&samples(seen, score_min), dataset.categories().len(), 0)?,
+            of_sizes: estimate_completeness(&by_size, SIZES.len(), 0)?,
         })
     }
 
-    pub fn all(&self) -> &Annotated {
+    pub fn all(&self) -> &CompletenessEstimate {
         &self.of_classes.all
     }
 
@@ -55,9 +54,9 @@ impl Gaps {
         if !all.is_known() {
             return vec![format!(
                 "how much is annotated cannot be told: {}",
-                if all.images < Annotated::IMAGES {
+                if all.images < CompletenessEstimate::IMAGES_MIN {
                     format!("there are detections in {} images only", all.images)
-                } else if all.sure < Annotated::SURE {
+                } else if all.top_probability < CompletenessEstimate::TOP_PROBABILITY_MIN {
                     "the detector is never sure enough, so what it finds beside the annotations may be missing \
                      there or wrong"
                         .to_owned()
@@ -69,21 +68,21 @@ impl Gaps {
         let given = given(dataset);
         let mut sentences = vec![format!(
             "about {} ± {} of the objects are annotated: roughly {} boxes are missing",
-            percent(all.share),
+            percent(all.completeness),
             percent_points((all.high - all.low) / 2.0),
             rounded(all.missing(given))
         )];
-        let named = |names: Vec<&str>, groups: &[Option<Annotated>]| {
+        let named = |names: Vec<&str>, groups: &[Option<CompletenessEstimate>]| {
             let known = names.into_iter().zip(groups).filter_map(|(name, group)| {
                 let group = group.as_ref().filter(|group| group.is_known())?;
                 Some((name.to_owned(), *group))
             });
-            let mut known: Vec<(String, Annotated)> = known.collect();
+            let mut known: Vec<(String, CompletenessEstimate)> = known.collect();
             known.sort_by_key(|(_, group)| std::cmp::Reverse(group.detections));
             known.truncate(SHOWN);
             let shown = known.iter().map(|(name, group)| {
                 let margin = percent_points((group.high - group.low) / 2.0);
-                format!("{name} {} ± {margin}", percent(group.share))
+                format!("{name} {} ± {margin}", percent(group.completeness))
             });
             shown.collect::<Vec<_>>().join(", ")
         };
@@ -101,11 +100,11 @@ impl Gaps {
 
     pub fn json(&self, dataset: &Dataset) -> Value {
         let given = given(dataset);
-        let one = |share: &Annotated| {
-            json!({ "share": share.share, "low": share.low, "high": share.high, "known": share.is_known(),
-                    "sure": share.sure, "detections": share.detections })
+        let one = |share: &CompletenessEstimate| {
+            json!({ "share": share.completeness, "low": share.low, "high": share.high, "known": share.is_known(),
+                    "sure": share.top_probability, "detections": share.detections })
         };
-        let named = |names: Vec<String>, groups: &[Option<Annotated>]| -> Map<String, Value> {
+        let named = |names: Vec<String>, groups: &[Option<CompletenessEstimate>]| -> Map<String, Value> {
             let groups = names.into_iter().zip(groups);
             groups.map(|(name, group)| (name, group.as_ref().map_or(Value::Null, one))).collect()
         };
