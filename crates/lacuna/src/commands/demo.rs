@@ -9,7 +9,7 @@ use lacuna_data::decode::OnBadImage;
 use lacuna_data::output::{IfExists, NewFolder, write_file};
 use lacuna_data::sparsify::{Percent, Sparse, SparsifyKind, sparsify};
 use lacuna_data::{Dataset, coco};
-use lacuna_eval::{AveragePrecision, Recovery, recovered};
+use lacuna_eval::{AveragePrecision, Recovery, recovery};
 use lacuna_gaps::{
     Candidate, FoldedCalibrator, JudgedDetection, candidates, completed, expected_precision, judge, samples,
 };
@@ -258,7 +258,7 @@ fn complete(
         let of_image = |image: usize| {
             let added = missing.iter().filter(|missing| missing.image == image);
             let added: Vec<Detection> = added.map(|missing| missing.detection).collect();
-            recovered(&added, &hidden.objects_of(image), iou_min)
+            recovery(&added, &hidden.objects_of(image), iou_min)
         };
         (0..kept.images().len()).map(of_image).sum()
     };

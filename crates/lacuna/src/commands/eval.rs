@@ -13,7 +13,7 @@ use lacuna_data::results::Results;
 use lacuna_data::{Annotation, Builder, Dataset};
 use lacuna_eval::{
     AveragePrecision, AveragePrecisionAt, CalibrationError, ImageDetection, RecoveryAbove, average_precision,
-    average_precision_at, outcomes, recovered_above,
+    average_precision_at, judge_confidences, recovery_above,
 };
 use lacuna_gaps::judge;
 use lacuna_gaps::read_hidden;
@@ -245,13 +245,13 @@ fn evaluate(
     let floor = shortest(args.score_min);
     let above: Vec<ImageDetection> =
         sure.iter().zip(found).filter(|(_, raw)| raw.score >= floor).map(|(sure, _)| *sure).collect();
-    let outcomes = outcomes(truth, &above, args.iou);
+    let outcomes = judge_confidences(truth, &above, args.iou);
     let bins = NonZeroUsize::new(args.bins as usize).expect("there is at least one bin");
     Evaluation {
         ap: average_precision(truth, found),
         at_iou: average_precision_at(truth, found, args.iou),
         field,
-        calibration: CalibrationError::of(&outcomes, bins),
+        calibration: CalibrationError::measure(&outcomes, bins),
         per_class: CalibrationError::per_class(&outcomes, truth.categories().len(), bins),
         proposals: hidden.map(|hidden| proposals(args, given, hidden, &above)),
     }
@@ -274,7 +274,7 @@ fn proposals(args: &Args, given: &Dataset, hidden: &Dataset, found: &[ImageDetec
     let proposals: Vec<ImageDetection> =
         pairs.filter(|(seen, _)| seen.is_candidate()).map(|(_, found)| *found).collect();
     let thresholds: Vec<f64> = THRESHOLDS.map(|n| f64::from(n) / 20.0).collect();
-    recovered_above(hidden, &proposals, args.iou, &thresholds)
+    recovery_above(hidden, &proposals, args.iou, &thresholds)
 }
 
 fn reliability_figure(evaluation: &Evaluation) -> lacuna_report::Figure {

@@ -6,7 +6,7 @@ use anyhow::Result;
 use lacuna_calib::{CalibratorKind, Platt};
 use lacuna_data::Dataset;
 use lacuna_data::output::{IfExists, write_file};
-use lacuna_eval::{ImageDetection, recovered_above};
+use lacuna_eval::{ImageDetection, recovery_above};
 use lacuna_gaps::{Candidate, FoldedCalibrator, candidates, expected_precision, judge, samples};
 use lacuna_gaps::{OverlapRule, read_hidden};
 use lacuna_models::DetectorConfig;
@@ -369,7 +369,7 @@ fn recover(
             .iter()
             .map(|missing| ImageDetection::from_detection(missing.image, missing.detection))
             .collect();
-        let truth = recovered_above(&hidden, &proposals, overlap.iou_high.into(), &[0.0])[0].recovered;
+        let truth = recovery_above(&hidden, &proposals, overlap.iou_high.into(), &[0.0])[0].recovered;
         report.facts.push(format!(
             "of these, {:.0} % were expected to be right, and {:.0} % are (at an IoU of {}); {:.0} % of what was hidden is found",
             100.0 * expected,
