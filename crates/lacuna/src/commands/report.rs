@@ -11,7 +11,7 @@ use lacuna_gaps::{Candidate, FoldedCalibrator, candidates, expected_precision, j
 use lacuna_gaps::{OverlapRule, read_hidden};
 use lacuna_models::DetectorConfig;
 use lacuna_models::resnet::Depth;
-use lacuna_report::{Bin, ClassCompletion, Curves, Picture, Report, RunResult, Series, Stretch};
+use lacuna_report::{Bin, ClassCompletion, Curves, Picture, Report, RunResult, Series, TrainingStage};
 use lacuna_train::config::{Method, RunConfig, Source};
 use lacuna_train::data::Data;
 use lacuna_train::evaluate::{classes_in, detect_all, renamed};
@@ -101,9 +101,9 @@ pub fn report_of(run: &Path, pictures: usize, look_at: usize) -> Result<Report> 
         detector: detector_name(&config.detector),
         iterations_done: lines.iter().filter_map(|line| line["iteration"].as_u64()).max().unwrap_or(0),
         iterations: config.train.iterations,
-        outcomes: outcomes(evaluations.last().copied()),
+        results: outcomes(evaluations.last().copied()),
         curves: curves(&train, &evaluations),
-        stretches: stretches(&train),
+        stages: stretches(&train),
         config: Some(text),
         ..Report::default()
     };
@@ -218,7 +218,7 @@ fn curves(train: &[&Value], evaluations: &[&Value]) -> Curves {
 }
 
 /// A third of the training each, of the lines in which a teacher was judged.
-fn stretches(train: &[&Value]) -> Vec<Stretch> {
+fn stretches(train: &[&Value]) -> Vec<TrainingStage> {
     let taught: Vec<&Value> = train.iter().copied().filter(|line| line.get("scores").is_some()).collect();
     if taught.is_empty() {
         return Vec::new();
@@ -231,7 +231,7 @@ fn stretches(train: &[&Value]) -> Vec<Stretch> {
         let last = lines.last().map_or(0, |line| line["iteration"].as_u64().unwrap_or(0));
         let iterations = (begin + 1, last.max(first_of(lines)));
         begin = last;
-        Stretch {
+        TrainingStage {
             name: name.into(),
             iterations,
             before: bins(lines, "reliability_raw"),
