@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use lacuna_data::Dataset;
 use serde::Serialize;
 
-use crate::{ImageDetection, Match, match_detections};
+use crate::{DetectionMatch, ImageDetection, match_detections};
 
 /// The confidence of a judged detection.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,11 +22,11 @@ pub struct JudgedConfidence {
 impl JudgedConfidence {
     /// Combine a confidence with the result of matching; `None` for an ignored detection. The confidence may differ
     /// from the score that the detection was matched by.
-    pub fn new(class: usize, confidence: f64, matched: Match) -> Option<Self> {
+    pub fn new(class: usize, confidence: f64, matched: DetectionMatch) -> Option<Self> {
         let iou = match matched {
-            Match::Matched(iou) => Some(iou),
-            Match::Wrong => None,
-            Match::Ignored => return None,
+            DetectionMatch::Matched(iou) => Some(iou),
+            DetectionMatch::Wrong => None,
+            DetectionMatch::Ignored => return None,
         };
         Some(Self { class, confidence, iou })
     }

@@ -19,5 +19,5 @@ pub use calibration::{
     CalibrationError, ConfidenceBin, DEFAULT_BINS, JudgedConfidence, LA_ECE_BINS, judge_confidences,
 };
 pub use image_detection::ImageDetection;
-pub use matching::{Match, match_detections};
+pub use matching::{DetectionMatch, match_detections};
 pub use recovery::{Recovery, RecoveryAbove, recovery, recovery_above};

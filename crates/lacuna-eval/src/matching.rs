@@ -8,7 +8,7 @@ use crate::image_detection::{best_first, to_xywh};
 
 /// The result of matching a detection.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Match {
+pub enum DetectionMatch {
     /// It is matched with an object, at this IoU.
     Matched(f64),
     /// It is matched with nothing.
@@ -17,7 +17,7 @@ pub enum Match {
     Ignored,
 }
 
-/// Match the detections of each image with the annotations of that image; one [`Match`] for each detection, in
+/// Match the detections of each image with the annotations of that image; one [`DetectionMatch`] for each detection, in
 /// the given order.
 ///
 /// COCO's rule: by descending score (equal scores in the given order), each detection takes the free object of
@@ -27,7 +27,11 @@ pub enum Match {
 ///
 /// # Panics
 /// When an image is not of the data set.
-pub fn match_detections(dataset: &Dataset, detections: &[ImageDetection], iou_min: f64) -> Vec<Match> {
+pub fn match_detections(
+    dataset: &Dataset,
+    detections: &[ImageDetection],
+    iou_min: f64,
+) -> Vec<DetectionMatch> {
     let mut order: Vec<usize> = (0..detections.len()).collect();
     order.sort_by(|&a, &b| {
         let (a, b) = (&detections[a], &detections[b]);
@@ -38,9 +42,9 @@ pub fn match_detections(dataset: &Dataset, detections: &[ImageDetection], iou_mi
         match_in_order(order.iter().map(|&index| &detections[index]), &truth, iou_min)
     };
     let images: Vec<&[usize]> = order.chunk_by(|&a, &b| detections[a].image == detections[b].image).collect();
-    let in_order: Vec<Match> = images.into_par_iter().flat_map_iter(of_image).collect();
+    let in_order: Vec<DetectionMatch> = images.into_par_iter().flat_map_iter(of_image).collect();
 
-    let mut matches = vec![Match::Wrong; detections.len()];
+    let mut matches = vec![DetectionMatch::Wrong; detections.len()];
     for (index, matched) in order.into_iter().zip(in_order) {
         matches[index] = matched;
     }
@@ -52,13 +56,16 @@ pub(crate) fn match_in_order<'a>(
     best_first: impl ExactSizeIterator<Item = &'a ImageDetection>,
     truth: &[Truth],
     iou_min: f64,
-) -> Vec<Match> {
-    let mut matches = vec![Match::Wrong; best_first.len()];
+) -> Vec<DetectionMatch> {
+    let mut matches = vec![DetectionMatch::Wrong; best_first.len()];
     let overlaps = Overlaps::new(best_first, truth, iou_min);
     let standings: Vec<Standing> = truth.iter().map(Truth::standing).collect();
     overlaps.choose(iou_min, &standings, &mut Vec::new(), |detection, truth, iou| {
-        matches[detection] =
-            if standings[truth] == Standing::Object { Match::Matched(iou) } else { Match::Ignored };
+        matches[detection] = if standings[truth] == Standing::Object {
+            DetectionMatch::Matched(iou)
+        } else {
+            DetectionMatch::Ignored
+        };
     });
     matches
 }
@@ -181,7 +188,7 @@ mod tests {
     use lacuna_data::Builder;
     use proptest::prelude::*;
 
-    use super::Match::{Ignored, Matched, Wrong};
+    use super::DetectionMatch::{Ignored, Matched, Wrong};
     use super::*;
 
     /// A box of 10 pixels' height from `x` over `width`.
@@ -274,7 +281,7 @@ mod tests {
     }
 
     /// The rule as it reads, one detection after the other.
-    fn naive(dataset: &Dataset, detections: &[ImageDetection], iou_min: f64) -> Vec<Match> {
+    fn naive(dataset: &Dataset, detections: &[ImageDetection], iou_min: f64) -> Vec<DetectionMatch> {
         let mut order: Vec<usize> = (0..detections.len()).collect();
         order.sort_by(|&a, &b| detections[b].score.total_cmp(&detections[a].score));
         let mut left: Vec<&Annotation> = dataset.annotations().iter().collect();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::image_detection::best_first;
 use crate::matching::{Truth, match_in_order};
-use crate::{ImageDetection, Match, match_detections};
+use crate::{DetectionMatch, ImageDetection, match_detections};
 
 /// How well proposed boxes recover hidden objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,7 +70,7 @@ pub fn recovery(proposed: &[Detection], hidden: &[Object], iou_min: f32) -> Reco
     proposals.sort_by(|a, b| best_first(a.score, b.score));
     let truth: Vec<Truth> = hidden.iter().map(Truth::from).collect();
     let matches = match_in_order(proposals.iter(), &truth, iou_min.into());
-    let right = matches.iter().filter(|matched| matches!(matched, Match::Matched(_))).count();
+    let right = matches.iter().filter(|matched| matches!(matched, DetectionMatch::Matched(_))).count();
     Recovery { right, proposed: proposed.len(), hidden: hidden.len() }
 }
 
@@ -101,9 +101,9 @@ pub fn recovery_above(
     thresholds: &[f64],
 ) -> Vec<RecoveryAbove> {
     let matches = match_detections(hidden, proposals, iou_min);
-    let judged = proposals.iter().zip(matches).filter(|(_, matched)| *matched != Match::Ignored);
+    let judged = proposals.iter().zip(matches).filter(|(_, matched)| *matched != DetectionMatch::Ignored);
     let mut by_confidence: Vec<(f64, bool)> =
-        judged.map(|(p, matched)| (p.score, matched != Match::Wrong)).collect();
+        judged.map(|(p, matched)| (p.score, matched != DetectionMatch::Wrong)).collect();
     by_confidence.sort_by(|a, b| best_first(a.0, b.0));
     // For each number of accepted proposals: how many are right, and the sum of the confidences.
     let sums = by_confidence.iter().scan((0, 0.0), |(right, confidence), proposal| {
@@ -263,8 +263,8 @@ mod tests {
                 let accepted: Vec<ImageDetection> =
                     proposals.iter().copied().filter(|p| p.score >= above.threshold).collect();
                 let alone = match_detections(&hidden, &accepted, 0.5);
-                let right = alone.iter().filter(|matched| matches!(matched, Match::Matched(_))).count();
-                let proposed = alone.iter().filter(|matched| **matched != Match::Ignored).count();
+                let right = alone.iter().filter(|matched| matches!(matched, DetectionMatch::Matched(_))).count();
+                let proposed = alone.iter().filter(|matched| **matched != DetectionMatch::Ignored).count();
                 prop_assert_eq!(above.recovered, Recovery { right, proposed, hidden: objects.len() });
             }
         }

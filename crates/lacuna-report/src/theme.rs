@@ -147,7 +147,7 @@ pub(crate) fn style_sheet() -> String {
     css
 }
 
-pub fn hex([r, g, b]: [u8; 3]) -> String {
+pub(crate) fn hex([r, g, b]: [u8; 3]) -> String {
     format!("#{r:02x}{g:02x}{b:02x}")
 }
 

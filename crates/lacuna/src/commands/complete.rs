@@ -12,7 +12,7 @@ use lacuna_data::number::shortest;
 use lacuna_data::output::{IfExists, NewFile};
 use lacuna_data::yolo::LeftOut;
 use lacuna_data::{Dataset, coco, label_studio};
-use lacuna_eval::{ImageDetection, Match, Recovery, match_detections};
+use lacuna_eval::{DetectionMatch, ImageDetection, Recovery, match_detections};
 use lacuna_gaps::read_hidden;
 use lacuna_gaps::{
     Candidate, FoldedCalibrator, JudgedDetection, candidates, completed, expected_precision, judge, samples,
@@ -364,12 +364,12 @@ fn found(args: &Args, hidden: &Dataset, missing: &[Candidate]) -> (Recovery, Vec
     for (proposal, matched) in proposals.iter().zip(matches) {
         let of_class = &mut classes[proposal.class];
         match matched {
-            Match::Matched(_) => {
+            DetectionMatch::Matched(_) => {
                 of_class.right += 1;
                 of_class.proposed += 1;
             }
-            Match::Wrong => of_class.proposed += 1,
-            Match::Ignored => {}
+            DetectionMatch::Wrong => of_class.proposed += 1,
+            DetectionMatch::Ignored => {}
         }
     }
     for annotation in hidden.annotations().iter().filter(|annotation| !annotation.crowd) {
