@@ -7,7 +7,7 @@ use std::sync::Arc;
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use lacuna_data::augment::{Photometric, ResizeRange, Resizer};
-use lacuna_data::batch::{Loader, LoaderConfig, Normalize, Order, Position, Recipe};
+use lacuna_data::batch::{Loader, LoaderConfig, Normalization, Order, Position, Recipe};
 use lacuna_data::decode::{self, OnBadImage, RgbImage};
 use lacuna_data::sparsify::{Percent, SparsifyKind, sparsify};
 use lacuna_data::{Builder, Dataset, Xywh, coco};
@@ -131,7 +131,7 @@ fn batch_of_4_weak_and_strong(bencher: Bencher) {
     let config = LoaderConfig {
         batch_size: 4,
         recipes: vec![Recipe::Weak(range), Recipe::Strong(range)],
-        normalize: Normalize::Torchvision,
+        normalize: Normalization::Torchvision,
         order: Order::AsGiven,
         seed: 0,
         workers: 1,

@@ -5,27 +5,35 @@ use thiserror::Error;
 
 use crate::decode::ImageError;
 
+/// The result of reading or writing data sets.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What can be wrong with a data set's files. Every variant names the file, and the line where
 /// there is one.
 #[derive(Debug, Error)]
+#[allow(missing_docs)] // Fields are named in the messages.
 pub enum Error {
+    /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
 
+    /// A file cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },
 
+    /// The output exists and must not be replaced.
     #[error("{} exists already", path.display())]
     Exists { path: PathBuf },
 
+    /// The output is a folder that lacuna did not make.
     #[error("{} was not made by lacuna and is not replaced", path.display())]
     NotOurs { path: PathBuf },
 
+    /// The output would replace its own input.
     #[error("the output {} would replace {}, which it is made from", path.display(), input.display())]
     ReplacesInput { path: PathBuf, input: PathBuf },
 
+    /// Two outputs are the same, or one is inside the other.
     #[error("the outputs {} and {} are one, or one is in the other", path.display(), other.display())]
     OneOutput { path: PathBuf, other: PathBuf },
 
@@ -53,52 +61,68 @@ pub enum Error {
     #[error("{} is not what was hidden: {reason}", path.display())]
     NotHidden { path: PathBuf, reason: String },
 
+    /// The path holds no data set that is recognized.
     #[error("{} holds no data set in a known layout", path.display())]
     UnknownLayout { path: PathBuf },
 
+    /// A YOLO data set without the names of its classes.
     #[error("{} looks like a YOLO data set, but its class names are nowhere", path.display())]
     NoClasses { path: PathBuf },
 
+    /// The data set has no images or no categories.
     #[error("{}: the data set is empty: it has no {what}", path.display())]
     Empty { path: PathBuf, what: &'static str },
 
+    /// The data set has no such split.
     #[error("{} has no split `{split}`", path.display())]
     UnknownSplit { path: PathBuf, split: String, known: Vec<String> },
 
+    /// Two splits have the same name.
     #[error("{} has two splits named `{split}`", path.display())]
     RepeatedSplit { path: PathBuf, split: String },
 
+    /// There are several splits and none was chosen.
     #[error("{} has several splits", path.display())]
     ManySplits { path: PathBuf, known: Vec<String> },
 
+    /// The data set has no such class.
     #[error("there is no class `{name}` in the data set")]
     UnknownClass { name: String, known: Vec<String> },
 
+    /// Two images would be written under one name.
     #[error("images {first} and {second} would both be written as `{name}`")]
     NameClash { first: String, second: String, name: String },
 
+    /// A name would lead out of the new folder.
     #[error("`{name}` cannot be the name of a file in the new folder: it leads elsewhere")]
     NameOutside { name: String },
 
+    /// Splits with different classes in a format that has one list of classes.
     #[error("the splits `{first}` and `{second}` have different classes, which this format cannot have")]
     ClassesDiffer { first: String, second: String },
 
+    /// An image file cannot be used.
     #[error(transparent)]
     Image(#[from] ImageError),
 
+    /// The caller asked to stop.
     #[error("interrupted")]
     Interrupted,
 
+    /// The folder of the images was not found.
     #[error("the folder of the images of {} was not found", path.display())]
     NoImages { path: PathBuf, tried: Vec<PathBuf> },
 }
 
 /// What is wrong with an entry of a results file.
 #[derive(Debug, Error)]
+#[allow(missing_docs)] // Fields are named in the messages.
 pub enum DetectionFault {
+    /// The image is not in the annotations.
     #[error("is of image {image}, which the annotations do not have")]
     UnknownImage { image: u64 },
 
+    /// The category is not in the annotations.
     #[error("is of category {category}, which the annotations do not have")]
     UnknownCategory { category: u64 },
 
@@ -106,6 +130,7 @@ pub enum DetectionFault {
     #[error("has {}no `bbox`; lacuna judges boxes", instead.map_or(String::new(), |field| format!("`{field}` but ")))]
     NoBox { instead: Option<&'static str> },
 
+    /// A side of the box is negative.
     #[error("has a `bbox` of negative size: {bbox:?}")]
     NegativeBox { bbox: [f64; 4] },
 
@@ -113,6 +138,7 @@ pub enum DetectionFault {
     #[error("has a `bbox` beyond any image: {bbox:?}")]
     HugeBox { bbox: [f64; 4] },
 
+    /// A number is not in `[0, 1]`.
     #[error("has `{field}` {value}; it must be from 0 to 1")]
     OutOfRange { field: &'static str, value: f64 },
 

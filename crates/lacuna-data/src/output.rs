@@ -13,7 +13,9 @@ use crate::error::{Error, Result};
 /// Whether an output may take the place of something that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfExists {
+    /// Keep what exists and fail.
     Refuse,
+    /// Replace what exists.
     Replace,
 }
 

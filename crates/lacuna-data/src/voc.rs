@@ -24,7 +24,9 @@ use crate::layout::{IMAGE_EXTENSIONS, files_of};
 /// Where a VOC data set's files are.
 #[derive(Clone, Debug)]
 pub struct Folders {
+    /// The folder of the XML files.
     pub annotations: PathBuf,
+    /// The folder of the images.
     pub images: PathBuf,
     /// Folders of annotations that share the classes: other splits'.
     pub siblings: Vec<PathBuf>,
@@ -125,16 +127,22 @@ fn image_file(images: &Path, named: &str, name: &str) -> String {
 /// What one XML file says.
 #[derive(Debug)]
 pub struct AnnotatedImage {
+    /// The name of the image's file.
     pub file_name: String,
     /// Absent in files of some tools, or 0.
     pub size: Option<(u32, u32)>,
+    /// The annotated objects.
     pub objects: Vec<AnnotatedObject>,
 }
 
+/// An object of a VOC file.
 #[derive(Debug)]
 pub struct AnnotatedObject {
+    /// The name of its class.
     pub name: String,
+    /// The box, in pixels.
     pub bbox: Xywh,
+    /// Whether it is a crowd region.
     pub crowd: bool,
     more: More,
 }

@@ -9,7 +9,7 @@ use lacuna_boxes::{Box2, Detection, Score};
 use lacuna_calib::{CalibratorKind, Confidence};
 use lacuna_data::{Builder, Dataset, Xywh};
 use lacuna_gaps::{
-    Acceptance, CompletenessEstimate, Completion, FitOptions, FoldedCalibrator, OverlapRule, candidates, completed,
+    Acceptance, DatasetCompleteness, Completion, FitOptions, FoldedCalibrator, OverlapRule, candidates, completed,
     judge,
 };
 
@@ -48,8 +48,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let detections: Vec<Vec<Detection>> = (0..IMAGES).map(detections).collect();
     let judged = judge(&dataset, &detections, &OverlapRule { min_side: None, ..OverlapRule::default() });
 
-    let completeness = CompletenessEstimate::new(&dataset, &judged, 0.1)?;
-    println!("about {:.0} % of the cups are annotated", 100.0 * completeness.all.share);
+    let completeness = DatasetCompleteness::new(&dataset, &judged, 0.1)?;
+    println!("about {:.0} % of the cups are annotated", 100.0 * completeness.all.completeness);
 
     let options = FitOptions { kind: CalibratorKind::Completeness, per_class: false, score_min: 0.1 };
     let calibrators = FoldedCalibrator::fit(&judged, options)?;

@@ -1,33 +1,32 @@
 //! How much of a data set is annotated, as far as a detector's output tells.
 
-use lacuna_calib::annotated::{Annotated, Estimate, estimate};
-use lacuna_calib::{NoFit, Sample};
+use lacuna_calib::{CompletenessEstimate, CompletenessEstimates, NoFit, Sample, estimate_completeness};
 use lacuna_data::{Dataset, SizeClass};
 
 use crate::judge::{JudgedDetection, samples};
 
 /// The completeness of a data set: of all objects, by class, and by size.
-pub struct CompletenessEstimate {
+pub struct DatasetCompleteness {
     /// Of all objects together.
-    pub all: Annotated,
+    pub all: CompletenessEstimate,
     /// Of each class; `None` where there is too little to tell.
-    pub classes: Vec<Option<Annotated>>,
+    pub classes: Vec<Option<CompletenessEstimate>>,
     /// Of small, medium and large objects, in the order of [`SizeClass::ALL`].
-    pub sizes: Vec<Option<Annotated>>,
+    pub sizes: Vec<Option<CompletenessEstimate>>,
     /// How many boxes people gave.
     pub given: usize,
 }
 
-impl CompletenessEstimate {
+impl DatasetCompleteness {
     /// From detections that were judged by the annotations.
     ///
     /// # Errors
     /// [`NoFit::TooFew`].
     pub fn new(dataset: &Dataset, judged: &[Vec<JudgedDetection>], score_min: f32) -> Result<Self, NoFit> {
-        let Estimate { all, groups: classes } =
-            estimate(&samples(judged, score_min), dataset.categories().len(), 0)?;
-        let Estimate { groups: sizes, .. } =
-            estimate(&samples_by_size(judged, score_min), SizeClass::ALL.len(), 0)?;
+        let CompletenessEstimates { all, groups: classes } =
+            estimate_completeness(&samples(judged, score_min), dataset.categories().len(), 0)?;
+        let CompletenessEstimates { groups: sizes, .. } =
+            estimate_completeness(&samples_by_size(judged, score_min), SizeClass::ALL.len(), 0)?;
         Ok(Self { all, classes, sizes, given: given_boxes(dataset) })
     }
 

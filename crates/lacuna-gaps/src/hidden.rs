@@ -5,7 +5,7 @@ use std::path::Path;
 
 use lacuna_boxes::{Detection, Score};
 use lacuna_data::{Annotation, Builder, Category, Dataset, Error, Image, coco};
-use lacuna_eval::{ImageDetection, Match, Recovery, RecoveryAbove, match_detections, recovered_above};
+use lacuna_eval::{ImageDetection, DetectionMatch, Recovery, RecoveryAbove, match_detections, recovery_above};
 
 use crate::complete::Candidate;
 use crate::judge::judge;
@@ -71,12 +71,12 @@ pub fn recovery_by_class(hidden: &Dataset, recovered: &[Candidate], iou_min: f32
     for (proposal, matched) in proposals.iter().zip(matches) {
         let of_class = &mut classes[proposal.class];
         match matched {
-            Match::Matched(_) => {
+            DetectionMatch::Matched(_) => {
                 of_class.right += 1;
                 of_class.proposed += 1;
             }
-            Match::Wrong => of_class.proposed += 1,
-            Match::Ignored => {}
+            DetectionMatch::Wrong => of_class.proposed += 1,
+            DetectionMatch::Ignored => {}
         }
     }
     for annotation in hidden.annotations().iter().filter(|annotation| !annotation.crowd) {
@@ -109,5 +109,5 @@ pub fn recovery_above_thresholds(
     let pairs = judged.iter().flatten().zip(images.iter().flatten());
     let proposals: Vec<ImageDetection> =
         pairs.filter(|(judged, _)| judged.is_candidate()).map(|(_, found)| *found).collect();
-    recovered_above(hidden, &proposals, iou_min, thresholds)
+    recovery_above(hidden, &proposals, iou_min, thresholds)
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use lacuna_calib::CalibratorKind;
 use lacuna_data::augment::{RecolorRange, ResizeRange};
-use lacuna_data::batch::{Normalize, Recipe};
+use lacuna_data::batch::{Normalization, Recipe};
 use lacuna_data::decode::OnBadImage;
 use lacuna_data::off;
 use lacuna_gaps::OverlapRule;
@@ -83,7 +83,7 @@ pub struct ViewsConfig {
     pub long_side_max: u32,
     pub test_short_side: u32,
     pub test_long_side_max: u32,
-    pub normalize: Normalize,
+    pub normalize: Normalization,
 }
 
 impl ViewsConfig {
@@ -509,7 +509,7 @@ impl RunConfig {
                 long_side_max: 1333,
                 test_short_side: 800,
                 test_long_side_max: 1333,
-                normalize: Normalize::Torchvision,
+                normalize: Normalization::Torchvision,
             },
             train: TrainConfig::paper(),
             method,

@@ -165,7 +165,7 @@ impl Calibration {
         if !iteration.is_multiple_of(*refit_every) {
             return None;
         }
-        let observed: Vec<Sample> = self.queue.observed().collect();
+        let observed: Vec<Sample> = self.queue.samples().collect();
         let fit = Calibrator::fit(calibrator.kind, calibrator.per_class, &observed);
         let fit = fit.map(|fit| self.calibrator = Some(fit));
         Some(Refit { fit, detections: observed.len() })

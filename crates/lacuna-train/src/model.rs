@@ -9,7 +9,7 @@ use burn::tensor::{Device, TensorData};
 use lacuna_boxes::{Affine, Detection};
 use lacuna_calib::Calibrator;
 use lacuna_data::augment::{RecolorRange, Resize, Resizer, bilinear};
-use lacuna_data::batch::{Normalize, SIZE_DIVISOR};
+use lacuna_data::batch::{Normalization, SIZE_DIVISOR};
 use lacuna_data::decode::RgbImage;
 use lacuna_data::output::{IfExists, NewFolder};
 use lacuna_models::weights::{Checkpoint, WeightsError, to_safetensors};
@@ -98,7 +98,7 @@ pub struct InputConfig {
     pub short_side: u32,
     pub long_side_max: u32,
     pub resize: ResizeKind,
-    pub normalize: Normalize,
+    pub normalize: Normalization,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,7 +116,7 @@ impl InputConfig {
         short_side: 800,
         long_side_max: 1333,
         resize: ResizeKind::Torchvision,
-        normalize: Normalize::Torchvision,
+        normalize: Normalization::Torchvision,
     };
 
     /// What is wrong with the sizes, if anything.

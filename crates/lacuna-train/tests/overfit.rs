@@ -6,7 +6,7 @@ use burn::Tensor;
 use burn::module::Module;
 use burn::tensor::{Device, TensorData};
 use lacuna_boxes::{Affine, Box2, Detection, iou};
-use lacuna_data::batch::Normalize;
+use lacuna_data::batch::Normalization;
 use lacuna_models::anchors::AnchorConfig;
 use lacuna_models::faster_rcnn::{FasterRcnnConfig, Proposals, Samples};
 use lacuna_models::fcos::FcosConfig;
@@ -45,7 +45,7 @@ fn made() -> Vec<Made> {
     let of_scene = |index| {
         let scene = render_scene(&config, index);
         let mut pixels = vec![0.0; scene.pixels.len()];
-        Normalize::Torchvision.row(&scene.pixels, &mut pixels);
+        Normalization::Torchvision.row(&scene.pixels, &mut pixels);
         let target = |object: &SceneObject| Target { bbox: object.bbox, class: object.class, placed: true };
         let targets = scene.objects.iter().map(target);
         Made { pixels, targets: targets.collect() }

@@ -748,8 +748,7 @@ fn a_report_is_one_page_with_everything_in_it() {
     succeeded(&output);
     let said: Value = serde_json::from_slice(&output.stdout).unwrap();
     let page = fs::read_to_string(run.join("report.html")).unwrap();
-    for heading in ["Through the training", "Confidence and precision", "Configuration", "Calibrated Teacher"]
-    {
+    for heading in ["Training curves", "Confidence and precision", "Configuration", "Calibrated Teacher"] {
         assert!(page.contains(heading), "{heading}");
     }
     assert!(page.matches("<svg").count() >= 8, "{} charts", page.matches("<svg").count());

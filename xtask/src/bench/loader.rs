@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use lacuna_data::augment::ResizeRange;
-use lacuna_data::batch::{Loader, LoaderConfig, Normalize, Order, Position, Recipe};
+use lacuna_data::batch::{Loader, LoaderConfig, Normalization, Order, Position, Recipe};
 use lacuna_data::decode::OnBadImage;
 use lacuna_data::output::{IfExists, NewFolder};
 use lacuna_data::{Dataset, coco};
@@ -82,7 +82,7 @@ fn epoch(dataset: &Arc<Dataset>, images: &Path, epoch: u64) -> anyhow::Result<f6
     let config = LoaderConfig {
         batch_size: BATCH_SIZE,
         recipes: vec![Recipe::Weak(range), Recipe::Strong(range)],
-        normalize: Normalize::Torchvision,
+        normalize: Normalization::Torchvision,
         order: Order::Shuffled,
         seed: 0,
         workers: WORKERS,

@@ -10,7 +10,7 @@ use lacuna_data::number::shortest;
 use lacuna_data::output::NewFile;
 use lacuna_data::results::{Results, Rewrite};
 use lacuna_gaps::{
-    CalibrationErrors, CalibratorFile, CompletenessEstimate, FitOptions, FoldedCalibrator, JudgedDetection,
+    CalibrationErrors, CalibratorFile, DatasetCompleteness, FitOptions, FoldedCalibrator, JudgedDetection,
     judge, read_hidden,
 };
 use serde_json::{Map, Value, json};
@@ -73,7 +73,7 @@ struct Calibrated {
     calibrator: Calibrator,
     near: CalibrationErrors,
     away: Option<CalibrationErrors>,
-    completeness: Result<CompletenessEstimate, NoFit>,
+    completeness: Result<DatasetCompleteness, NoFit>,
     detections: usize,
 }
 
@@ -106,7 +106,7 @@ pub fn run(args: &Args) -> Result<()> {
         near: fitted.judged_errors(&judged, score_min),
         away: hidden
             .map(|hidden| fitted.candidate_errors(&judged, score_min, &hidden, args.judging.iou_high)),
-        completeness: CompletenessEstimate::new(dataset, &judged, score_min),
+        completeness: DatasetCompleteness::new(dataset, &judged, score_min),
         detections: results.entries().len(),
         calibrator: fitted.whole,
     };

@@ -16,7 +16,7 @@ use lacuna_data::yolo::LeftOut;
 use lacuna_data::{Dataset, coco, label_studio};
 use lacuna_eval::Recovery;
 use lacuna_gaps::{
-    Acceptance, CalibratorFile, Candidate, CompletenessEstimate, Completion, FitOptions, FoldedCalibrator,
+    Acceptance, CalibratorFile, Candidate, DatasetCompleteness, Completion, FitOptions, FoldedCalibrator,
     JudgedDetection, candidates, completed, expected_precision, judge, read_hidden, recovery_by_class,
 };
 use lacuna_train::evaluate::renamed;
@@ -140,7 +140,7 @@ pub fn run(args: &Args) -> Result<()> {
     let (candidates, confidences_by) =
         find_candidates(args, dataset, &judged, detections.confidences.as_deref())?;
     let completion = Completion::new(candidates, acceptance(args), dataset.categories().len());
-    let completeness = CompletenessEstimate::new(dataset, &judged, args.floor.score_min);
+    let completeness = DatasetCompleteness::new(dataset, &judged, args.floor.score_min);
 
     let whole = completed(dataset, &completion.recovered);
     let given = std::mem::replace(&mut split.dataset, whole);
@@ -317,7 +317,7 @@ struct Completed<'a> {
     confidences_by: String,
     /// Of each class, by what was hidden.
     recovery: Option<Vec<Recovery>>,
-    completeness: Result<CompletenessEstimate, NoFit>,
+    completeness: Result<DatasetCompleteness, NoFit>,
 }
 
 impl Completed<'_> {

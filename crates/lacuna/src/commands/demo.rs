@@ -11,9 +11,9 @@ use lacuna_data::decode::OnBadImage;
 use lacuna_data::output::{IfExists, NewFolder, write_file};
 use lacuna_data::sparsify::{Percent, Sparse, SparsifyKind, sparsify};
 use lacuna_data::{Dataset, coco};
-use lacuna_eval::{AveragePrecision, Recovery, recovered};
+use lacuna_eval::{AveragePrecision, Recovery, recovery};
 use lacuna_gaps::{
-    Acceptance, Candidate, CompletenessEstimate, Completion, FitOptions, FoldedCalibrator, JudgedDetection,
+    Acceptance, Candidate, DatasetCompleteness, Completion, FitOptions, FoldedCalibrator, JudgedDetection,
     Truth, candidate_truths, candidates, completed, expected_precision, judge, judged_truths, reliability,
 };
 use lacuna_synth::SynthConfig;
@@ -190,7 +190,7 @@ struct CompletedDemo {
     near: Calibration,
     /// Of candidates in the training images, by what was hidden.
     away: Calibration,
-    completeness: Result<CompletenessEstimate, NoFit>,
+    completeness: Result<DatasetCompleteness, NoFit>,
 }
 
 /// How well scores, confidences of the calibrator from training, and those of the completeness calibrator match the
@@ -262,7 +262,7 @@ fn complete(
         recovered,
         near,
         away,
-        completeness: CompletenessEstimate::new(kept, &in_train, score_min),
+        completeness: DatasetCompleteness::new(kept, &in_train, score_min),
     })
 }
 
@@ -271,7 +271,7 @@ fn recovery_at(iou_min: f32, candidates: &[Candidate], hidden: &Dataset) -> Reco
     let of_image = |image: usize| {
         let of_image = candidates.iter().filter(|candidate| candidate.image == image);
         let detections: Vec<Detection> = of_image.map(|candidate| candidate.detection).collect();
-        recovered(&detections, &hidden.objects_of(image), iou_min)
+        recovery(&detections, &hidden.objects_of(image), iou_min)
     };
     (0..hidden.images().len()).map(of_image).sum()
 }

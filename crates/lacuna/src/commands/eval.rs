@@ -14,7 +14,7 @@ use lacuna_data::output::write_file;
 use lacuna_data::results::Results;
 use lacuna_eval::{
     AveragePrecision, AveragePrecisionAt, CalibrationError, ImageDetection, RecoveryAbove, average_precision,
-    average_precision_at, outcomes,
+    average_precision_at, judge_confidences,
 };
 use lacuna_gaps::{given_and_hidden, read_hidden, recovery_above_thresholds};
 use lacuna_train::evaluate::renamed;
@@ -223,13 +223,13 @@ fn evaluate(
     let floor = shortest(args.score_min);
     let pairs = confident.iter().zip(scored).filter(|(_, scored)| scored.score >= floor);
     let above: Vec<ImageDetection> = pairs.map(|(confident, _)| *confident).collect();
-    let judged = outcomes(truth, &above, args.iou);
+    let judged = judge_confidences(truth, &above, args.iou);
     let bins = NonZeroUsize::new(args.bins as usize).expect("there is at least one bin");
     Evaluation {
         ap: average_precision(truth, scored),
         at_iou: average_precision_at(truth, scored, args.iou),
         field,
-        calibration: CalibrationError::of(&judged, bins),
+        calibration: CalibrationError::measure(&judged, bins),
         per_class: CalibrationError::per_class(&judged, truth.categories().len(), bins),
         proposals: hidden.map(|hidden| {
             let thresholds: Vec<f64> = THRESHOLDS.map(|n| f64::from(n) / 20.0).collect();

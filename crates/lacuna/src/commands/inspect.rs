@@ -7,7 +7,7 @@ use lacuna_calib::NoFit;
 use lacuna_data::layout::Split;
 use lacuna_data::problems::{Problem, image_problems, problems};
 use lacuna_data::statistics::{BoxesPerImage, Counts, Statistics};
-use lacuna_gaps::{CompletenessEstimate, judge};
+use lacuna_gaps::{DatasetCompleteness, judge};
 use serde_json::{Value, json};
 
 use crate::args::data::DataArgs;
@@ -63,7 +63,7 @@ struct Inspection<'a> {
     split: &'a Split,
     statistics: Statistics,
     problems: Vec<Problem>,
-    completeness: Option<Result<CompletenessEstimate, NoFit>>,
+    completeness: Option<Result<DatasetCompleteness, NoFit>>,
 }
 
 pub fn run(args: &Args) -> Result<()> {
@@ -104,7 +104,7 @@ fn inspect<'a>(args: &Args, split: &'a Split) -> Result<Inspection<'a>> {
         Some(path) => {
             let results = read_results(path, dataset, &args.data.options)?;
             let judged = judge(dataset, &best_first(&results), &args.judging.rule());
-            Some(CompletenessEstimate::new(dataset, &judged, args.floor.score_min))
+            Some(DatasetCompleteness::new(dataset, &judged, args.floor.score_min))
         }
         None => None,
     };

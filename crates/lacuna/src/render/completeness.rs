@@ -1,9 +1,8 @@
 //! Completeness, how much of a data set is annotated, in sentences and in JSON.
 
-use lacuna_calib::NoFit;
-use lacuna_calib::annotated::Annotated;
+use lacuna_calib::{CompletenessEstimate, NoFit};
 use lacuna_data::{Dataset, SizeClass};
-use lacuna_gaps::CompletenessEstimate;
+use lacuna_gaps::DatasetCompleteness;
 use serde_json::{Map, Value, json};
 
 use super::class_keys;
@@ -11,7 +10,7 @@ use super::number::thousands;
 
 /// The estimate in sentences, or why there is none; a line each.
 pub fn completeness_sentences(
-    estimate: Result<&CompletenessEstimate, &NoFit>,
+    estimate: Result<&DatasetCompleteness, &NoFit>,
     dataset: &Dataset,
 ) -> Vec<String> {
     let estimate = match estimate {
@@ -40,10 +39,10 @@ pub fn completeness_sentences(
     sentences
 }
 
-fn why_unknown(all: &Annotated) -> String {
-    if all.images < Annotated::IMAGES {
+fn why_unknown(all: &CompletenessEstimate) -> String {
+    if all.images < CompletenessEstimate::IMAGES_MIN {
         format!("only {} images have detections", all.images)
-    } else if all.sure < Annotated::SURE {
+    } else if all.top_probability < CompletenessEstimate::TOP_PROBABILITY_MIN {
         "the detector is never sure enough: what it finds away from annotations may be missing boxes or mistakes"
             .to_owned()
     } else {
@@ -55,12 +54,12 @@ fn why_unknown(all: &Annotated) -> String {
 const SHOWN: usize = 8;
 
 /// `cat 48 % ± 8, dog 52 % ± 7`
-fn known_groups(names: Vec<&str>, groups: &[Option<Annotated>]) -> String {
+fn known_groups(names: Vec<&str>, groups: &[Option<CompletenessEstimate>]) -> String {
     let known = names.into_iter().zip(groups).filter_map(|(name, group)| {
         let group = group.as_ref().filter(|group| group.is_known())?;
         Some((name, group))
     });
-    let mut known: Vec<(&str, &Annotated)> = known.collect();
+    let mut known: Vec<(&str, &CompletenessEstimate)> = known.collect();
     known.sort_by_key(|(_, group)| std::cmp::Reverse(group.detections));
     known.truncate(SHOWN);
     let shown = known.iter().map(|(name, group)| format!("{name} {}", with_margin(group)));
@@ -68,16 +67,16 @@ fn known_groups(names: Vec<&str>, groups: &[Option<Annotated>]) -> String {
 }
 
 /// The estimate as JSON; `known` is false where it cannot be told.
-pub fn completeness_json(estimate: Result<&CompletenessEstimate, &NoFit>, dataset: &Dataset) -> Value {
+pub fn completeness_json(estimate: Result<&DatasetCompleteness, &NoFit>, dataset: &Dataset) -> Value {
     let estimate = match estimate {
         Ok(estimate) => estimate,
         Err(why) => return json!({ "known": false, "why": why.to_string() }),
     };
-    let one = |group: &Annotated| {
-        json!({ "share": group.share, "low": group.low, "high": group.high, "known": group.is_known(),
-                "sure": group.sure, "detections": group.detections })
+    let one = |group: &CompletenessEstimate| {
+        json!({ "share": group.completeness, "low": group.low, "high": group.high, "known": group.is_known(),
+                "sure": group.top_probability, "detections": group.detections })
     };
-    let named = |names: Vec<String>, groups: &[Option<Annotated>]| -> Map<String, Value> {
+    let named = |names: Vec<String>, groups: &[Option<CompletenessEstimate>]| -> Map<String, Value> {
         let groups = names.into_iter().zip(groups);
         groups.map(|(name, group)| (name, group.as_ref().map_or(Value::Null, one))).collect()
     };
@@ -90,9 +89,9 @@ pub fn completeness_json(estimate: Result<&CompletenessEstimate, &NoFit>, datase
 }
 
 /// `48 % ± 7`
-fn with_margin(estimate: &Annotated) -> String {
+fn with_margin(estimate: &CompletenessEstimate) -> String {
     let margin = (100.0 * (estimate.high - estimate.low) / 2.0).max(1.0);
-    format!("{} ± {margin:.0}", percent(estimate.share))
+    format!("{} ± {margin:.0}", percent(estimate.completeness))
 }
 
 fn percent(share: f64) -> String {

@@ -9,12 +9,12 @@ use lacuna_calib::{CalibratorKind, Confidence, Platt};
 use lacuna_data::Dataset;
 use lacuna_eval::Recovery;
 use lacuna_gaps::{
-    Acceptance, Candidate, CompletenessEstimate, Completion, FitOptions, FoldedCalibrator, JudgedDetection,
+    Acceptance, Candidate, DatasetCompleteness, Completion, FitOptions, FoldedCalibrator, JudgedDetection,
     OverlapRule, candidates, expected_precision, judge, read_hidden, recovery_by_class,
 };
 use lacuna_models::DetectorConfig;
 use lacuna_models::resnet::Depth;
-use lacuna_report::{Bin, ClassCompletion, Curves, Picture, Report, RunResult, Series, Stretch};
+use lacuna_report::{Bin, ClassCompletion, Curves, Picture, Report, RunResult, Series, TrainingStage};
 use lacuna_train::config::{Method, RunConfig, Source};
 use lacuna_train::data::Data;
 use lacuna_train::evaluate::{classes_in, detect_all, renamed};
@@ -53,9 +53,9 @@ pub fn run_report(run: &Path, pictures: usize, sample_images: usize) -> Result<R
         detector: detector_name(&config.detector),
         iterations_done: lines.iter().filter_map(|line| line["iteration"].as_u64()).max().unwrap_or(0),
         iterations: config.train.iterations,
-        outcomes: results(evaluations.last().copied()),
+        results: results(evaluations.last().copied()),
         curves: curves(&train, &evaluations),
-        stretches: stretches(&train),
+        stages: stages(&train),
         config: Some(text),
         ..Report::default()
     };
@@ -170,7 +170,7 @@ fn curves(train: &[&Value], evaluations: &[&Value]) -> Curves {
 }
 
 /// A third of the training each, of the lines in which a teacher was judged.
-fn stretches(train: &[&Value]) -> Vec<Stretch> {
+fn stages(train: &[&Value]) -> Vec<TrainingStage> {
     let taught: Vec<&Value> = train.iter().copied().filter(|line| line.get("scores").is_some()).collect();
     if taught.is_empty() {
         return Vec::new();
@@ -179,11 +179,11 @@ fn stretches(train: &[&Value]) -> Vec<Stretch> {
     let size = taught.len().div_ceil(names.len());
     let first_of = |lines: &[&Value]| lines[0]["iteration"].as_u64().unwrap_or(0);
     let mut begin = 0;
-    let stretch = |(name, lines): (&str, &[&Value])| {
+    let stage = |(name, lines): (&str, &[&Value])| {
         let last = lines.last().map_or(0, |line| line["iteration"].as_u64().unwrap_or(0));
         let iterations = (begin + 1, last.max(first_of(lines)));
         begin = last;
-        Stretch {
+        TrainingStage {
             name: name.into(),
             iterations,
             before: bins(lines, "reliability_raw"),
@@ -191,7 +191,7 @@ fn stretches(train: &[&Value]) -> Vec<Stretch> {
             scores: sums(lines.iter().map(|line| &line["scores"]), &|value| value.as_f64()),
         }
     };
-    names.into_iter().zip(taught.chunks(size)).map(stretch).collect()
+    names.into_iter().zip(taught.chunks(size)).map(stage).collect()
 }
 
 /// Position by position.
@@ -315,7 +315,7 @@ struct Recovered {
     confidences_by: &'static str,
     /// The IoU that the confidences are about.
     iou_min: f32,
-    completeness: Option<CompletenessEstimate>,
+    completeness: Option<DatasetCompleteness>,
 }
 
 /// The least confidence of a recovered box, for methods without a threshold of their own.
@@ -359,7 +359,7 @@ fn recover(model: &Model, config: &RunConfig, dataset: &Dataset, detections: &[V
         confidence_min,
         confidences_by,
         iou_min: rule.iou_high,
-        completeness: CompletenessEstimate::new(dataset, &judged, score_min).ok(),
+        completeness: DatasetCompleteness::new(dataset, &judged, score_min).ok(),
     }
 }
 

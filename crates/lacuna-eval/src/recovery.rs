@@ -1,3 +1,5 @@
+//! Recovery: how many of the objects that were hidden from a detector it proposes.
+
 use std::iter::{self, Sum};
 use std::ops::Add;
 
@@ -5,38 +7,40 @@ use lacuna_boxes::Detection;
 use lacuna_data::{Dataset, Object};
 use serde::{Deserialize, Serialize};
 
-use crate::found::best_first;
-use crate::matching::{Truth, matched_in_order};
-use crate::{ImageDetection, Match, match_detections};
+use crate::image_detection::best_first;
+use crate::matching::{Truth, match_in_order};
+use crate::{DetectionMatch, ImageDetection, match_detections};
 
-/// How many of the objects that were hidden from a detector it has found again.
+/// How well proposed boxes recover hidden objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recovery {
-    /// Proposed boxes that have a hidden object for themselves.
+    /// Proposed boxes that match a hidden object.
     pub right: usize,
+    /// All proposed boxes.
     pub proposed: usize,
+    /// All hidden objects.
     pub hidden: usize,
 }
 
 impl Recovery {
     /// The share of the proposals that is right; `None` when nothing was proposed.
     pub fn precision(self) -> Option<f64> {
-        share(self.right, self.proposed)
+        ratio(self.right, self.proposed)
     }
 
-    /// The share of the hidden objects that was found; `None` when nothing was hidden.
+    /// The share of the hidden objects that is recovered; `None` when nothing was hidden.
     pub fn recall(self) -> Option<f64> {
-        share(self.right, self.hidden)
+        ratio(self.right, self.hidden)
     }
 
     /// The harmonic mean of both, `2·right / (proposed + hidden)`; `None` when there is neither a proposal nor
     /// anything hidden.
     pub fn f1(self) -> Option<f64> {
-        share(2 * self.right, self.proposed + self.hidden)
+        ratio(2 * self.right, self.proposed + self.hidden)
     }
 }
 
-fn share(part: usize, whole: usize) -> Option<f64> {
+fn ratio(part: usize, whole: usize) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
@@ -58,50 +62,51 @@ impl Sum for Recovery {
     }
 }
 
-/// Compare the boxes proposed for one image with the objects hidden in it, by the rule of
-/// [`match_detections`]. Every object counts for one proposal only.
-pub fn recovered(proposed: &[Detection], hidden: &[Object], iou_min: f32) -> Recovery {
+/// Compare the boxes proposed for one image with the objects hidden in it, by the rule of [`match_detections`].
+/// Each object counts for one proposal.
+pub fn recovery(proposed: &[Detection], hidden: &[Object], iou_min: f32) -> Recovery {
     let mut proposals: Vec<ImageDetection> =
         proposed.iter().map(|&p| ImageDetection::from_detection(0, p)).collect();
     proposals.sort_by(|a, b| best_first(a.score, b.score));
     let truth: Vec<Truth> = hidden.iter().map(Truth::from).collect();
-    let matches = matched_in_order(proposals.iter(), &truth, iou_min.into());
-    let right = matches.iter().filter(|matched| matches!(matched, Match::Matched(_))).count();
+    let matches = match_in_order(proposals.iter(), &truth, iou_min.into());
+    let right = matches.iter().filter(|matched| matches!(matched, DetectionMatch::Matched(_))).count();
     Recovery { right, proposed: proposed.len(), hidden: hidden.len() }
 }
 
-/// What it gives to accept every proposal with a confidence of at least a threshold.
+/// The recovery by proposals with a confidence of at least a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RecoveryAbove {
+    /// The least confidence of an accepted proposal.
     pub threshold: f64,
-    /// With the accepted for the proposed.
+    /// The recovery by the accepted proposals.
     pub recovered: Recovery,
-    /// The precision that the confidences promise: the mean of those accepted. `None` when there is none.
+    /// The precision that the confidences promise: the mean confidence of the accepted proposals. `None` when none
+    /// is accepted.
     pub promised_precision: Option<f64>,
 }
 
-/// Compare proposals, their scores being confidences, with the objects hidden in all images, for each of some
-/// thresholds.
+/// Compare proposals, whose scores are confidences, with the objects hidden in all images, for each threshold.
 ///
-/// They are matched once ([`match_detections`]), for all thresholds: a choice depends on the surer proposals
-/// only, and those above a threshold are the surest, so that each chooses as if the rest were not there. A
-/// proposal that lies in a crowd counts nowhere.
+/// Proposals are matched once ([`match_detections`]) for all thresholds. A match depends on proposals with higher
+/// confidences only, so those below a threshold do not affect the ones above. A proposal that lies in a crowd
+/// does not count.
 ///
 /// # Panics
 /// When an image is not of the data set.
-pub fn recovered_above(
+pub fn recovery_above(
     hidden: &Dataset,
     proposals: &[ImageDetection],
     iou_min: f64,
     thresholds: &[f64],
 ) -> Vec<RecoveryAbove> {
     let matches = match_detections(hidden, proposals, iou_min);
-    let judged = proposals.iter().zip(matches).filter(|(_, matched)| *matched != Match::Ignored);
-    let mut surest_first: Vec<(f64, bool)> =
-        judged.map(|(p, matched)| (p.score, matched != Match::Wrong)).collect();
-    surest_first.sort_by(|a, b| best_first(a.0, b.0));
-    // Before each place in the order: how many are right, and the sum of the confidences.
-    let sums = surest_first.iter().scan((0, 0.0), |(right, confidence), proposal| {
+    let judged = proposals.iter().zip(matches).filter(|(_, matched)| *matched != DetectionMatch::Ignored);
+    let mut by_confidence: Vec<(f64, bool)> =
+        judged.map(|(p, matched)| (p.score, matched != DetectionMatch::Wrong)).collect();
+    by_confidence.sort_by(|a, b| best_first(a.0, b.0));
+    // For each number of accepted proposals: how many are right, and the sum of the confidences.
+    let sums = by_confidence.iter().scan((0, 0.0), |(right, confidence), proposal| {
         *right += usize::from(proposal.1);
         *confidence += proposal.0;
         Some((*right, *confidence))
@@ -110,7 +115,7 @@ pub fn recovered_above(
 
     let hidden = hidden.annotations().iter().filter(|annotation| !annotation.crowd).count();
     let above = |&threshold: &f64| {
-        let proposed = surest_first.partition_point(|(confidence, _)| *confidence >= threshold);
+        let proposed = by_confidence.partition_point(|(confidence, _)| *confidence >= threshold);
         let (right, confidence) = sums[proposed];
         let promised_precision = (proposed > 0).then(|| confidence / proposed as f64);
         RecoveryAbove { threshold, recovered: Recovery { right, proposed, hidden }, promised_precision }
@@ -140,14 +145,14 @@ mod tests {
     }
 
     fn right(proposed: &[Detection], hidden: &[Object]) -> usize {
-        recovered(proposed, hidden, 0.5).right
+        recovery(proposed, hidden, 0.5).right
     }
 
     #[test]
     fn an_object_counts_once() {
         let hidden = [object(0, 0.0, 10.0)];
         let twice = [proposal(0, 0.9, 0.0, 10.0), proposal(0, 0.8, 0.0, 9.0)];
-        let counts = recovered(&twice, &hidden, 0.5);
+        let counts = recovery(&twice, &hidden, 0.5);
         assert_eq!(counts, Recovery { right: 1, proposed: 2, hidden: 1 });
         assert_eq!((counts.precision(), counts.recall()), (Some(0.5), Some(1.0)));
         assert_eq!(counts.f1(), Some(2.0 / 3.0));
@@ -184,9 +189,9 @@ mod tests {
 
     #[test]
     fn nothing_of_nothing_is_not_a_share() {
-        let nothing = recovered(&[], &[], 0.5);
+        let nothing = recovery(&[], &[], 0.5);
         assert_eq!((nothing.precision(), nothing.recall(), nothing.f1()), (None, None, None));
-        let missed = recovered(&[], &[object(0, 0.0, 1.0)], 0.5);
+        let missed = recovery(&[], &[object(0, 0.0, 1.0)], 0.5);
         assert_eq!((missed.precision(), missed.recall()), (None, Some(0.0)));
     }
 
@@ -198,7 +203,7 @@ mod tests {
     }
 
     /// One class and two images with these hidden in them: image, and from where over how many pixels.
-    fn hidden(objects: &[(usize, f64, f64)], crowds: &[(usize, f64, f64)]) -> Dataset {
+    fn hide(objects: &[(usize, f64, f64)], crowds: &[(usize, f64, f64)]) -> Dataset {
         let mut builder = Builder::default();
         let class = builder.category("");
         for name in ["a.jpg", "b.jpg"] {
@@ -212,21 +217,21 @@ mod tests {
         builder.finish()
     }
 
-    fn sure(image: usize, confidence: f64, x: f64, width: f64) -> ImageDetection {
+    fn proposed(image: usize, confidence: f64, x: f64, width: f64) -> ImageDetection {
         ImageDetection { image, class: 0, bbox: Xywh { x, y: 0.0, width, height: 10.0 }, score: confidence }
     }
 
     #[test]
     fn what_reaches_a_threshold_is_accepted_and_promises_its_mean_confidence() {
-        let hidden = hidden(&[(0, 0.0, 10.0), (1, 0.0, 10.0), (1, 50.0, 10.0)], &[(0, 30.0, 40.0)]);
+        let hidden = hide(&[(0, 0.0, 10.0), (1, 0.0, 10.0), (1, 50.0, 10.0)], &[(0, 30.0, 40.0)]);
         let proposals = [
-            sure(0, 0.5, 0.0, 10.0),
-            sure(1, 0.9, 0.0, 9.0),
+            proposed(0, 0.5, 0.0, 10.0),
+            proposed(1, 0.9, 0.0, 9.0),
             // The same object again, and one in the crowd, which counts nowhere.
-            sure(1, 0.75, 0.0, 10.0),
-            sure(0, 1.0, 40.0, 10.0),
+            proposed(1, 0.75, 0.0, 10.0),
+            proposed(0, 1.0, 40.0, 10.0),
         ];
-        let [all, some, one, none] = recovered_above(&hidden, &proposals, 0.5, &[0.0, 0.6, 0.9, 0.95])[..]
+        let [all, some, one, none] = recovery_above(&hidden, &proposals, 0.5, &[0.0, 0.6, 0.9, 0.95])[..]
         else {
             panic!("four")
         };
@@ -250,16 +255,16 @@ mod tests {
             let bars = |list: &[(usize, u8, u8)]| -> Vec<(usize, f64, f64)> {
                 list.iter().map(|&(image, x, width)| (image, x.into(), width.into())).collect()
             };
-            let hidden = hidden(&bars(&objects), &bars(&crowds));
+            let hidden = hide(&bars(&objects), &bars(&crowds));
             let proposals: Vec<ImageDetection> = (proposals.iter())
-                .map(|&(image, eighths, x, width)| sure(image, f64::from(eighths) / 8.0, x.into(), width.into()))
+                .map(|&(image, eighths, x, width)| proposed(image, f64::from(eighths) / 8.0, x.into(), width.into()))
                 .collect();
-            for above in recovered_above(&hidden, &proposals, 0.5, &thresholds) {
+            for above in recovery_above(&hidden, &proposals, 0.5, &thresholds) {
                 let accepted: Vec<ImageDetection> =
                     proposals.iter().copied().filter(|p| p.score >= above.threshold).collect();
                 let alone = match_detections(&hidden, &accepted, 0.5);
-                let right = alone.iter().filter(|matched| matches!(matched, Match::Matched(_))).count();
-                let proposed = alone.iter().filter(|matched| **matched != Match::Ignored).count();
+                let right = alone.iter().filter(|matched| matches!(matched, DetectionMatch::Matched(_))).count();
+                let proposed = alone.iter().filter(|matched| **matched != DetectionMatch::Ignored).count();
                 prop_assert_eq!(above.recovered, Recovery { right, proposed, hidden: objects.len() });
             }
         }

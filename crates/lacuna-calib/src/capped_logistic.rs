@@ -1,35 +1,39 @@
+//! The logistic curve that levels off at the completeness of the annotations.
+
 use crate::logistic::{logit, sigmoid};
 
-/// A logistic curve below a ceiling: `P(annotated | score p) = c·σ(w·logit(p) + b)`.
+/// The curve `P(annotated | score p) = c·σ(w·logit(p) + b)`.
 ///
-/// `σ(…)` is the probability that there is an object, `c` the share of the objects that are annotated. No
-/// detector can find more annotations than that, however sure it is: `c` is where the curve levels off.
+/// `σ(…)` is the probability of an object and `c` the completeness of the annotations. However sure the detector
+/// is, only a share `c` of its detections can match an annotation, so the curve levels off at `c`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Ceiling {
-    pub w: f64,
-    pub b: f64,
-    pub c: f64,
-    /// `σ` at the surest detections: how much of the way to the ceiling they are.
-    pub sure: f64,
+pub(crate) struct CappedLogistic {
+    pub(crate) w: f64,
+    pub(crate) b: f64,
+    pub(crate) c: f64,
+    /// `σ(…)` at the top detections: how near the curve comes to its cap.
+    pub(crate) top_probability: f64,
 }
 
 /// Detections of nearly the same score.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Bin {
     /// The mean of `logit(p)`.
-    pub x: f64,
-    pub count: f64,
-    pub annotated: f64,
+    pub(crate) x: f64,
+    pub(crate) count: f64,
+    /// How many are near an annotation.
+    pub(crate) annotated: f64,
 }
 
-/// The share of the detections that are the surest.
+/// The share of the detections that count as top detections.
 const TOP: f64 = 0.02;
-const TOP_LEAST: f64 = 10.0;
+/// The fewest top detections.
+const TOP_MIN: f64 = 10.0;
 
-/// That the surest detections are objects is what all estimates from positive and unlabeled samples assume.
-/// Here it has the weight of so many detections, enough to keep a few hundred from explaining a curve that has
-/// not leveled off yet by a ceiling of 1, and nothing against thousands.
-const SURE_WEIGHT: f64 = 20.0;
+/// Estimates from positive and unlabeled samples assume that the top detections are objects. Here the assumption
+/// weighs as much as this many detections. That is enough to keep a few hundred detections from explaining a
+/// curve that has not leveled off by `c = 1`, and nothing against thousands.
+const TOP_WEIGHT: f64 = 20.0;
 
 /// The standard deviations of `ln w`, `b` and `logit c` of a class around those of all classes together.
 const SPREAD: [f64; 3] = [0.3, 0.7, 0.7];
@@ -37,37 +41,33 @@ const SPREAD: [f64; 3] = [0.3, 0.7, 0.7];
 /// `[ln w, b, logit c]`.
 type Parameters = [f64; 3];
 
-/// The likelihood may have several peaks: the highest that is found from these.
+/// The likelihood may have several peaks; the search starts from each of these and keeps the highest peak.
 const STARTS: [Parameters; 4] = [[0.0, 0.0, 0.85], [0.7, 0.0, 0.0], [0.0, -1.0, 2.0], [1.0, 1.0, -0.5]];
 
-impl Ceiling {
-    /// The curve of the greatest likelihood, with the surest detections taken for objects by [`SURE_WEIGHT`]. With
-    /// `around`, the curve of a class: also as near to that of all classes as [`SPREAD`] says, so that a class
-    /// with few detections has the curve of all.
+impl CappedLogistic {
+    /// Fit the curve of maximum likelihood, with the assumption of [`TOP_WEIGHT`]. With `around`, the curve of all
+    /// classes, fit the curve of one class: [`SPREAD`] keeps it near `around`, the more so the fewer detections
+    /// the class has.
     ///
-    /// `None` when a number is not finite at the end.
+    /// `None` when a parameter is not finite.
     pub(crate) fn fit(bins: &[Bin], around: Option<&Self>) -> Option<Self> {
-        Self::with_sure_weight(bins, around, SURE_WEIGHT, &STARTS)
+        Self::fit_with(bins, around, TOP_WEIGHT, &STARTS)
     }
 
-    /// The same for detections that were told apart by a curve: the search begins there.
+    /// Like [`fit`](Self::fit) for all classes, with the search starting from another curve.
     pub(crate) fn fit_from(bins: &[Bin], start: &Self) -> Option<Self> {
-        Self::with_sure_weight(bins, None, SURE_WEIGHT, &[start.parameters()])
+        Self::fit_with(bins, None, TOP_WEIGHT, &[start.parameters()])
     }
 
-    /// The same with nothing assumed about the surest detections: how sure they are by the data alone. Where the
-    /// data do not tell, this curve reaches its ceiling nowhere near them.
+    /// Like [`fit`](Self::fit), without the assumption about the top detections. `top_probability` then shows what
+    /// the data alone say: where they do not determine the cap, it is far below 1.
     pub(crate) fn fit_without_assumption(bins: &[Bin], around: Option<&Self>) -> Option<Self> {
-        Self::with_sure_weight(bins, around, 0.0, &STARTS)
+        Self::fit_with(bins, around, 0.0, &STARTS)
     }
 
-    fn with_sure_weight(
-        bins: &[Bin],
-        around: Option<&Self>,
-        sure_weight: f64,
-        starts: &[Parameters],
-    ) -> Option<Self> {
-        let problem = Problem { bins, top: top(bins)?, sure_weight, around: around.map(Self::parameters) };
+    fn fit_with(bins: &[Bin], around: Option<&Self>, top_weight: f64, starts: &[Parameters]) -> Option<Self> {
+        let problem =
+            Problem { bins, top: mean_of_top(bins)?, top_weight, around: around.map(Self::parameters) };
         let starts: &[Parameters] = match &problem.around {
             Some(pooled) => &[*pooled],
             None => starts,
@@ -76,7 +76,7 @@ impl Ceiling {
         let (parameters, _) = ends.min_by(|a, b| a.1.total_cmp(&b.1))?;
         let [ln_w, b, u] = parameters;
         let (w, c) = (ln_w.exp(), sigmoid(u));
-        let fit = Self { w, b, c, sure: sigmoid(w * problem.top + b) };
+        let fit = Self { w, b, c, top_probability: sigmoid(w * problem.top + b) };
         (w.is_finite() && b.is_finite() && c.is_finite()).then_some(fit)
     }
 
@@ -85,10 +85,10 @@ impl Ceiling {
     }
 }
 
-/// The mean `x` of the surest detections.
-fn top(bins: &[Bin]) -> Option<f64> {
+/// The mean `x` of the top detections.
+fn mean_of_top(bins: &[Bin]) -> Option<f64> {
     let all: f64 = bins.iter().map(|bin| bin.count).sum();
-    let mut left = (all * TOP).max(TOP_LEAST).min(all);
+    let mut left = (all * TOP).max(TOP_MIN).min(all);
     let wanted = left;
     let mut sum = 0.0;
     for bin in bins.iter().rev() {
@@ -99,15 +99,17 @@ fn top(bins: &[Bin]) -> Option<f64> {
     (wanted > 0.0).then(|| sum / wanted)
 }
 
+/// The cost that a fit minimizes.
 struct Problem<'a> {
     bins: &'a [Bin],
+    /// The mean `x` of the top detections.
     top: f64,
-    sure_weight: f64,
+    top_weight: f64,
     around: Option<Parameters>,
 }
 
 impl Problem<'_> {
-    /// `−ln` of the likelihood and of what is assumed.
+    /// The negative logarithm of the likelihood and of the priors.
     fn cost(&self, [ln_w, b, u]: Parameters) -> f64 {
         let (w, c) = (ln_w.exp(), sigmoid(u));
         let of_bin = |bin: &Bin| {
@@ -115,7 +117,7 @@ impl Problem<'_> {
             bin.annotated * p.ln() + (bin.count - bin.annotated) * (1.0 - p).ln()
         };
         let data: f64 = self.bins.iter().map(of_bin).sum();
-        let sure = self.sure_weight * softplus(-(w * self.top + b));
+        let sure = self.top_weight * softplus(-(w * self.top + b));
         let near = self.around.map_or(0.0, |around| {
             let off = |at: usize| (([ln_w, b, u][at] - around[at]) / SPREAD[at]).powi(2);
             0.5 * (off(0) + off(1) + off(2))
@@ -123,7 +125,7 @@ impl Problem<'_> {
         sure + near - data
     }
 
-    /// The gradient, and the expected second derivatives (Fisher's), which are never indefinite.
+    /// The gradient, and the Fisher information (the expected Hessian), which is never indefinite.
     fn derivatives(&self, [ln_w, b, u]: Parameters) -> ([f64; 3], [[f64; 3]; 3]) {
         let (w, c) = (ln_w.exp(), sigmoid(u));
         let (mut gradient, mut curvature) = ([0.0; 3], [[0.0; 3]; 3]);
@@ -144,7 +146,7 @@ impl Problem<'_> {
             add(slope, (bin.count * p - bin.annotated) / variance, bin.count / variance);
         }
         let g = sigmoid(w * self.top + b);
-        add([w * self.top, 1.0, 0.0], -self.sure_weight * (1.0 - g), self.sure_weight * g * (1.0 - g));
+        add([w * self.top, 1.0, 0.0], -self.top_weight * (1.0 - g), self.top_weight * g * (1.0 - g));
         if let Some(around) = self.around {
             for at in 0..3 {
                 let tight = SPREAD[at].powi(-2);
@@ -155,7 +157,7 @@ impl Problem<'_> {
         (gradient, curvature)
     }
 
-    /// Fisher's scoring, damped as Levenberg and Marquardt do: where it ends, and the cost there.
+    /// Minimize by Fisher scoring with Levenberg–Marquardt damping; returns the parameters and their cost.
     fn descend(&self, start: Parameters) -> (Parameters, f64) {
         let (mut at, mut cost, mut damping) = (start, self.cost(start), 1e-3);
         for _ in 0..100 {
@@ -164,7 +166,7 @@ impl Problem<'_> {
                 row[at] = row[at] * (1.0 + damping) + 1e-9;
             }
             let Some(step) = solve(curvature, gradient) else { break };
-            // A step of more than a few logits leaves the range in which the curve is told from a step function.
+            // A step of more than a few logits leaves the range where the curve differs from a step function.
             let next: Parameters = std::array::from_fn(|i| at[i] - step[i].clamp(-2.0, 2.0));
             let next_cost = self.cost(next);
             if next_cost < cost {
@@ -188,7 +190,7 @@ fn softplus(z: f64) -> f64 {
     z.max(0.0) + (-z.abs()).exp().ln_1p()
 }
 
-/// Three equations, by Cramer's rule.
+/// Solve three linear equations by Cramer's rule; `None` if they are singular.
 fn solve(matrix: [[f64; 3]; 3], right: [f64; 3]) -> Option<[f64; 3]> {
     let determinant = |m: [[f64; 3]; 3]| {
         m[0][0] * (m[1][1] * m[2][2] - m[1][2] * m[2][1]) - m[0][1] * (m[1][0] * m[2][2] - m[1][2] * m[2][0])

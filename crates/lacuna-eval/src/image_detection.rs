@@ -1,17 +1,20 @@
+//! A detection together with its image: what evaluation works with.
+
 use std::cmp::Ordering;
 
 use lacuna_boxes::{Box2, Detection};
 use lacuna_data::Xywh;
 
-/// A detection in an image of a data set, as exact as a results file has it.
+/// A detection in an image of a data set, with the full precision of a results file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ImageDetection {
     /// Index in [`Dataset::images`](lacuna_data::Dataset::images).
     pub image: usize,
     /// Index in [`Dataset::categories`](lacuna_data::Dataset::categories).
     pub class: usize,
+    /// In pixels.
     pub bbox: Xywh,
-    /// A raw score or a confidence: whatever is to be judged. The greater, the surer.
+    /// The raw score or the confidence, whichever is evaluated.
     pub score: f64,
 }
 
@@ -19,13 +22,13 @@ impl ImageDetection {
     /// A model's detection in the image with this index.
     pub fn from_detection(image: usize, detection: Detection) -> Self {
         let Detection { bbox, class, score } = detection;
-        Self { image, class, bbox: xywh(bbox), score: score.0.into() }
+        Self { image, class, bbox: to_xywh(bbox), score: score.0.into() }
     }
 }
 
-/// As COCO has boxes. A degenerate one becomes a point: a negative area would be outside all ranges, and
-/// then no error either.
-pub(crate) fn xywh(bbox: Box2) -> Xywh {
+/// A box in COCO's form. A degenerate one becomes a point: with a negative area it would be in no area range and
+/// would not count as an error.
+pub(crate) fn to_xywh(bbox: Box2) -> Xywh {
     if bbox.is_degenerate() {
         return Xywh { x: 0.0, y: 0.0, width: 0.0, height: 0.0 };
     }
@@ -33,7 +36,7 @@ pub(crate) fn xywh(bbox: Box2) -> Xywh {
     Xywh { x: x1, y: y1, width: x2 - x1, height: y2 - y1 }
 }
 
-/// The greater score first; what is not a number last, as NumPy sorts.
+/// The order with the greater score first and NaN last, as NumPy sorts.
 pub(crate) fn best_first(a: f64, b: f64) -> Ordering {
     b.partial_cmp(&a).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }
