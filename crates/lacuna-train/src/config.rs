@@ -17,7 +17,7 @@ use lacuna_models::layers::NormKind;
 use lacuna_models::postprocess::PostProcess;
 use lacuna_models::resnet::{Depth, ResNetConfig};
 use lacuna_models::retinanet::RetinaNetConfig;
-use lacuna_models::{DetectorConfig, IouOf, Normalization};
+use lacuna_models::{DetectorConfig, IouOf, LossNormalization};
 use serde::{Deserialize, Serialize};
 
 pub use file::{ConfigError, Source, SourceLocation};
@@ -120,7 +120,7 @@ pub struct TrainConfig {
     /// All gradients together are shortened to this length.
     #[serde(with = "off")]
     pub gradient_norm_max: Option<f32>,
-    pub normalization: Normalization,
+    pub normalization: LossNormalization,
     /// The threads that make batches.
     pub workers: usize,
     /// Iterations between lines of `metrics.jsonl`.
@@ -689,7 +689,7 @@ impl TrainConfig {
             momentum: 0.9,
             weight_decay: 1e-4,
             gradient_norm_max: None,
-            normalization: Normalization::Batch,
+            normalization: LossNormalization::Batch,
             workers: 1,
             log_every: 50,
             checkpoint_every: 1000,

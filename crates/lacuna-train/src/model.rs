@@ -142,14 +142,14 @@ impl InputConfig {
             ResizeKind::Antialiased => self.tensor(resized().pixels(), size, device),
             ResizeKind::Torchvision => self.tensor(&bilinear(image, size), size, device),
         };
-        let recolored = two_views.then(|| {
+        let second_view = two_views.then(|| {
             let mut view = resized();
             let mut rng = Rng::new(Purpose::View { recipe: 1 }, 0, 0, 0);
             RecolorRange::SAOD.draw(size, &mut rng).apply(&mut view);
             self.tensor(view.pixels(), size, device)
         });
         let to_view = vec![Affine::resize(image.size(), size)];
-        Images { pixels, recolored, sizes: vec![size], to_view }
+        Images { pixels, second_view, sizes: vec![size], to_view }
     }
 
     /// Normalized, with zeros to the right and below.

@@ -46,7 +46,7 @@ fn made() -> Vec<Made> {
         let scene = render_scene(&config, index);
         let mut pixels = vec![0.0; scene.pixels.len()];
         Normalization::Torchvision.row(&scene.pixels, &mut pixels);
-        let target = |object: &SceneObject| Target { bbox: object.bbox, class: object.class, placed: true };
+        let target = |object: &SceneObject| Target { bbox: object.bbox, class: object.class, learn_box: true };
         let targets = scene.objects.iter().map(target);
         Made { pixels, targets: targets.collect() }
     };
@@ -58,7 +58,7 @@ fn images(made: &[&Made], device: &Device) -> Images {
     let shape = [made.len(), SIDE as usize, SIDE as usize, 3];
     Images {
         pixels: Tensor::from_data(TensorData::new(pixels, shape), device),
-        recolored: None,
+        second_view: None,
         sizes: vec![(SIDE, SIDE); made.len()],
         to_view: vec![Affine::IDENTITY; made.len()],
     }

@@ -131,7 +131,7 @@ fn plain(view: View) -> Images {
 fn images(view: View, device: &Device) -> Images {
     let View { height, width, pixels, sizes, to_view } = view;
     let data = TensorData::new(pixels, [sizes.len(), height, width, 3]);
-    Images { pixels: Tensor::from_data(data, device), recolored: None, sizes, to_view }
+    Images { pixels: Tensor::from_data(data, device), second_view: None, sizes, to_view }
 }
 
 fn select(candidates: &[Detection], threshold: Option<&Threshold>) -> Vec<Detection> {
@@ -152,13 +152,13 @@ fn union(mut annotated: Vec<Vec<Target>>, pseudo_labeled: Vec<Vec<Target>>) -> V
 }
 
 fn annotated(annotations: &[Vec<Object>]) -> Vec<Vec<Target>> {
-    let target = |object: &Object| Target { bbox: object.bbox, class: object.class, placed: true };
+    let target = |object: &Object| Target { bbox: object.bbox, class: object.class, learn_box: true };
     annotations.iter().map(|objects| objects.iter().map(target).collect()).collect()
 }
 
-/// Pseudo labels, whose boxes are to be learned (`placed`), or their classes alone.
-fn pseudo_labeled(pseudo_labels: &[Vec<Detection>], placed: bool) -> Vec<Vec<Target>> {
-    let target = |found: &Detection| Target { bbox: found.bbox, class: found.class, placed };
+/// Pseudo labels, whose boxes are to be learned (`learn_box`), or their classes alone.
+fn pseudo_labeled(pseudo_labels: &[Vec<Detection>], learn_box: bool) -> Vec<Vec<Target>> {
+    let target = |found: &Detection| Target { bbox: found.bbox, class: found.class, learn_box };
     pseudo_labels.iter().map(|found| found.iter().map(target).collect()).collect()
 }
 

@@ -16,7 +16,7 @@ impl Saod {
     pub(crate) fn step(&self, learner: Learner, lesson: Lesson) -> Taught {
         let Lesson { config, mut batch, ids, watch, .. } = lesson;
         let [first, second] = [batch.views.remove(0), batch.views.remove(0)].map(tracked);
-        let images = Images { recolored: Some(second.pixels), ..first };
+        let images = Images { second_view: Some(second.pixels), ..first };
         let Self { objectness_min, iou_max, nms_iou_max, weight, threshold, mining_start } = *self;
         let mining = Mining { objectness_min, iou_max, nms_iou_max, weight };
         let mining = (learner.iteration >= mining_start).then_some(mining);
@@ -26,7 +26,7 @@ impl Saod {
         let Detector::FasterRcnn(student) = &learner.student else {
             unreachable!("SAOD trains Faster R-CNN alone")
         };
-        let TwoViewLoss { losses, found, added: pseudo_labels } = watch.time(Phase::Forward, || {
+        let TwoViewLoss { losses, detections: found, pseudo_labels } = watch.time(Phase::Forward, || {
             student.two_view_loss(&images, &targets, &two_views, &options(config), &mut rngs)
         });
         let (learner, terms) = learner.descend(config, losses, watch);

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::ValueEnum;
 use lacuna_data::coco;
-use lacuna_models::DetectorConfig;
 use lacuna_models::resnet::{Depth, ResNetConfig, Style};
-use lacuna_models::weights::{Checkpoint, DetectorKind};
+use lacuna_models::weights::Checkpoint;
+use lacuna_models::{DetectorConfig, DetectorKind};
 use lacuna_train::model::{InputConfig, Model, ModelCategory, ModelConfig, ModelError};
 use serde_json::json;
 

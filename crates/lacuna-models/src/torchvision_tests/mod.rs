@@ -1,21 +1,25 @@
-//! Agreement with torchvision's detectors. What it computes, and the script that asked it, are in
-//! `fixtures/torchvision`.
+//! Agreement with torchvision's detectors: heads, detections, losses, and parts by themselves. torchvision's results,
+//! and the script that made them, are in `fixtures/torchvision`.
 
 #![allow(clippy::unwrap_used)] // the allowance for tests does not reach their helpers
 
 #[macro_use]
+#[path = "../../tests/torchvision/each.rs"]
 mod each;
 mod parts;
+#[path = "../../tests/torchvision/scene.rs"]
 mod scene;
 
 use burn::Tensor;
 use burn::tensor::Device;
-use lacuna_models::anchors::Anchors;
-use lacuna_models::faster_rcnn::Proposal;
-use lacuna_models::layers::Mode;
-use lacuna_models::{Detector, DetectorConfig, Term, ops};
-use scene::{assert_sample, boxes, fixture, floats, loss};
 use serde_json::Value;
+
+use self::scene::{assert_sample, boxes, fixture, floats, loss};
+use crate::anchors::Anchors;
+use crate::faster_rcnn::Proposal;
+use crate::layers::Mode;
+use crate::one_stage::OneStage;
+use crate::{Detector, DetectorConfig, Term, ops};
 
 /// Rows of all images in torchvision's order: image, level, y, x, anchor.
 fn by_image(rows: Tensor<2>, anchors: &Anchors, images: usize) -> Vec<f32> {
@@ -31,14 +35,14 @@ fn head_outputs(detector: &Detector, expected: &Value) {
     match detector {
         Detector::RetinaNet(detector) => {
             let output = detector.forward(&images, Mode::Inference);
-            check("cls_logits", &by_image(output.logits, &output.anchors, 2));
-            check("bbox_regression", &by_image(output.deltas, &output.anchors, 2));
+            check("cls_logits", &by_image(output.logits, &output.samples, 2));
+            check("bbox_regression", &by_image(output.boxes, &output.samples, 2));
         }
         Detector::Fcos(detector) => {
             let output = detector.forward(&images, Mode::Inference);
-            check("cls_logits", &by_image(output.logits, &output.locations, 2));
-            check("bbox_regression", &by_image(output.distances, &output.locations, 2));
-            check("bbox_ctrness", &by_image(output.centerness, &output.locations, 2));
+            check("cls_logits", &by_image(output.logits, &output.samples, 2));
+            check("bbox_regression", &by_image(output.boxes, &output.samples, 2));
+            check("bbox_ctrness", &by_image(output.centerness.unwrap(), &output.samples, 2));
         }
         Detector::FasterRcnn(detector) => {
             let features = detector.features(&images, Mode::Inference);
@@ -91,8 +95,7 @@ fn detections(detector: &Detector, expected: &Value) {
     }
 }
 
-/// torchvision's name of a term.
-fn name_of(term: Term, config: &DetectorConfig) -> &'static str {
+fn torchvision_name(term: Term, config: &DetectorConfig) -> &'static str {
     match (term, config) {
         (Term::Classification, DetectorConfig::FasterRcnn(_)) => "loss_classifier",
         (Term::Regression, DetectorConfig::FasterRcnn(_)) => "loss_box_reg",
@@ -110,7 +113,7 @@ fn losses(detector: &Detector, config: &DetectorConfig, expected: &Value) {
         let losses = loss(detector, case);
         assert_eq!(losses.0.len(), terms.as_object().unwrap().len(), "terms of {case}");
         for (term, value) in &losses.0 {
-            let (actual, expected) = (ops::values(value.clone())[0], &terms[name_of(*term, config)]);
+            let (actual, expected) = (ops::values(value.clone())[0], &terms[torchvision_name(*term, config)]);
             let expected = expected.as_f64().unwrap() as f32;
             let difference = (actual - expected).abs() / expected.abs().max(1e-3);
             assert!(difference <= 1e-4, "{case}, {term:?}: {actual}, not {expected}");

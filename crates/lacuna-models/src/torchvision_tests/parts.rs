@@ -1,17 +1,17 @@
 //! The parts of a detector by themselves.
 
+use crate::anchors::{AnchorConfig, Anchors};
+use crate::coder::{BoxCoder, distances};
+use crate::faster_rcnn::pooling_level;
+use crate::fcos::{centerness_from, objects_at};
+use crate::losses::{LossSum, binary_cross_entropy, giou, smooth_l1, softmax_focal};
+use crate::matcher::{AnchorMatch, Matcher};
+use crate::ops::Grid;
 use lacuna_boxes::Box2;
-use lacuna_models::anchors::{AnchorConfig, Anchors};
-use lacuna_models::coder::{BoxCoder, distances};
-use lacuna_models::faster_rcnn::level_of;
-use lacuna_models::fcos::{centerness_of, objects_at};
-use lacuna_models::losses::{LossSum, binary_cross_entropy, giou, smooth_l1, softmax_focal};
-use lacuna_models::matcher::{Match, Matcher};
-use lacuna_models::ops::Grid;
 use serde_json::Value;
 
-use crate::assert_sample;
-use crate::scene::{boxes, fixture, floats};
+use super::assert_sample;
+use super::scene::{boxes, fixture, floats};
 
 fn parts(name: &str) -> Value {
     fixture("parts.json")[name].take()
@@ -66,12 +66,12 @@ fn matching() {
             low_quality: case["low_quality"].as_bool().unwrap(),
         };
         let matches: Vec<i64> = matcher
-            .by(quality[0].len(), quality.len(), |sample, object| quality[object][sample])
+            .matches_by(quality[0].len(), quality.len(), |sample, object| quality[object][sample])
             .into_iter()
             .map(|matched| match matched {
-                Match::Object(object) => object as i64,
-                Match::Background => -1,
-                Match::Ignored => -2,
+                AnchorMatch::Object(object) => object as i64,
+                AnchorMatch::Background => -1,
+                AnchorMatch::Ignored => -2,
             })
             .collect();
         assert_eq!(Value::from(matches), case["matches"], "{matcher:?}");
@@ -85,8 +85,8 @@ fn an_object_far_from_every_anchor_makes_no_background_positive() {
     let matcher = Matcher { object_min: 0.5, background_max: 0.4, low_quality: true };
     let samples = [Box2::new(0.0, 0.0, 10.0, 10.0), Box2::new(20.0, 0.0, 30.0, 10.0)];
     let objects = [Box2::new(500.0, 500.0, 510.0, 510.0), Box2::new(0.0, 0.0, 2.0, 2.0)];
-    assert_eq!(matcher.matches(&samples, &objects), [Match::Object(1), Match::Background]);
-    assert_eq!(matcher.matches(&samples, &[]), [Match::Background; 2]);
+    assert_eq!(matcher.matches(&samples, &objects), [AnchorMatch::Object(1), AnchorMatch::Background]);
+    assert_eq!(matcher.matches(&samples, &[]), [AnchorMatch::Background; 2]);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn locations_and_their_objects() {
             .zip(locations.boxes())
             .filter_map(|(found, &square)| Some((objects[(*found)?], square)));
         let centerness: Vec<f32> =
-            found.map(|(object, square)| centerness_of(distances::encode(square, object))).collect();
+            found.map(|(object, square)| centerness_from(distances::encode(square, object))).collect();
         assert_close(&centerness, &floats(&case["centerness"]), 1e-6);
     }
 }
@@ -182,7 +182,8 @@ fn class_losses() {
 #[test]
 fn levels_of_regions() {
     let case = parts("level_mapper");
-    let levels: Vec<usize> = boxes(&case["boxes"]).into_iter().map(|region| level_of(region, 4)).collect();
+    let levels: Vec<usize> =
+        boxes(&case["boxes"]).into_iter().map(|region| pooling_level(region, 4)).collect();
     assert_eq!(Value::from(levels), case["levels"]);
 }
 

@@ -1,27 +1,28 @@
-//! What holds for every detector: what it trains on, what it leaves alone, how it is written and read.
+//! Tests of what holds for every detector: what it trains on, what it leaves alone, how it is written and read.
 
 #![allow(clippy::unwrap_used)] // the allowance for tests does not reach their helpers
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::faster_rcnn::{
+    FasterRcnnConfig, Mining, Proposal, Proposals, RoiOutput, RpnValues, Samples, TwoViewLoss, TwoViews,
+};
+use crate::fcos::{FcosConfig, objects_at};
+use crate::fpn::ExtraLevels;
+use crate::layers::{Mode, NormKind};
+use crate::one_stage::OneStage;
+use crate::resnet::{Depth, ResNetConfig, Style};
+use crate::retinanet::RetinaNetConfig;
+use crate::weights::{Checkpoint, WeightsError, named_gradients, to_safetensors};
+use crate::{
+    Detector, DetectorConfig, DetectorKind, Images, IouOf, LossOptions, Losses, NegativeWeight,
+    Recalibration, Target, Term, ops,
+};
 use burn::Tensor;
 use burn::module::Module;
 use burn::tensor::{Device, TensorData};
 use lacuna_boxes::{Affine, Box2, iou};
-use lacuna_models::faster_rcnn::{
-    FasterRcnnConfig, Mining, Proposal, Proposals, RoiOutput, RpnOutput, Samples, TwoViewLoss, TwoViews,
-};
-use lacuna_models::fcos::{FcosConfig, objects_at};
-use lacuna_models::fpn::ExtraLevels;
-use lacuna_models::layers::{Mode, NormKind};
-use lacuna_models::resnet::{Depth, ResNetConfig, Style};
-use lacuna_models::retinanet::RetinaNetConfig;
-use lacuna_models::weights::{Checkpoint, DetectorKind, WeightsError, named_gradients, to_safetensors};
-use lacuna_models::{
-    Detector, DetectorConfig, Images, IouOf, LossOptions, Losses, NegativeWeight, Recalibration, Target,
-    Term, ops,
-};
 use lacuna_random::{Purpose, Rng};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
@@ -44,25 +45,25 @@ fn resnet18() -> ResNetConfig {
     ResNetConfig::new(Depth::ResNet18)
 }
 
-fn detector(config: &DetectorConfig, device: &Device) -> Detector {
+fn new_detector(config: &DetectorConfig, device: &Device) -> Detector {
     config.init(device, &mut Rng::new(Purpose::Weights, 1, 0, 0))
 }
 
-fn images(batch: usize, device: &Device) -> Images {
+fn random_images(batch: usize, device: &Device) -> Images {
     let mut rng = Rng::new(Purpose::Synth, 0, 0, 0);
     let shape = [batch, SIDE as usize, SIDE as usize, 3];
     let values: Vec<f32> = (0..shape.iter().product()).map(|_| rng.normals().0 as f32).collect();
     let pixels = Tensor::from_data(TensorData::new(values, shape), device);
     Images {
         pixels,
-        recolored: None,
+        second_view: None,
         sizes: vec![(SIDE, SIDE); batch],
         to_view: vec![Affine::IDENTITY; batch],
     }
 }
 
 fn target(x1: f32, y1: f32, x2: f32, y2: f32) -> Target {
-    Target { bbox: Box2::new(x1, y1, x2, y2), class: 0, placed: true }
+    Target { bbox: Box2::new(x1, y1, x2, y2), class: 0, learn_box: true }
 }
 
 fn loss(detector: &Detector, images: &Images, targets: &[Vec<Target>], options: &LossOptions) -> Losses {
@@ -89,9 +90,9 @@ fn every_kind_of_image_trains() {
         vec![degenerate, Vec::new()],
     ];
     for config in configs(1, resnet18()) {
-        let detector = detector(&config, &device);
+        let detector = new_detector(&config, &device);
         for targets in &cases {
-            let losses = loss(&detector, &images(2, &device), targets, &LossOptions::default());
+            let losses = loss(&detector, &random_images(2, &device), targets, &LossOptions::default());
             for (term, value) in &losses.0 {
                 assert!(ops::values(value.clone())[0].is_finite(), "{term:?} of {targets:?}");
             }
@@ -112,8 +113,8 @@ fn frozen_stages_and_norms_get_no_gradient() {
         [(0, "conv1"), (1, "layer1"), (2, "layer2"), (3, "layer3"), (4, "layer4"), (5, "")]
     {
         for config in configs(2, ResNetConfig { frozen_stages, ..resnet18() }) {
-            let detector = detector(&config, &device);
-            let losses = loss(&detector, &images(1, &device), &targets, &LossOptions::default());
+            let detector = new_detector(&config, &device);
+            let losses = loss(&detector, &random_images(1, &device), &targets, &LossOptions::default());
             let gradients = named_gradients(&detector, &losses.total().backward());
             let body = |name: &String| name.strip_prefix("backbone.body.").map(str::to_owned);
             let trained: Vec<String> = gradients.keys().filter_map(body).collect();
@@ -133,11 +134,11 @@ fn frozen_stages_and_norms_get_no_gradient() {
 #[test]
 fn places_are_learned_only_where_they_are_known() {
     let device = Device::flex().autodiff();
-    let images = images(2, &device);
+    let images = random_images(2, &device);
     let (one, other) = (target(8.0, 8.0, 40.0, 44.0), target(52.0, 50.0, 90.0, 92.0));
-    let unplaced = |target: Target| Target { placed: false, ..target };
+    let unplaced = |target: Target| Target { learn_box: false, ..target };
     for config in configs(2, resnet18()) {
-        let detector = detector(&config, &device);
+        let detector = new_detector(&config, &device);
         let costs = |targets: &[Vec<Target>]| loss(&detector, &images, targets, &LossOptions::default());
         let known = costs(&[vec![one, other], Vec::new()]);
         let unknown = costs(&[vec![unplaced(one), unplaced(other)], Vec::new()]);
@@ -163,14 +164,14 @@ fn places_are_learned_only_where_they_are_known() {
 #[test]
 fn negatives_are_weighted_where_the_method_says() {
     let device = Device::flex().autodiff();
-    let images = images(2, &device);
+    let images = random_images(2, &device);
     let targets = [vec![target(20.0, 20.0, 60.0, 70.0)], Vec::new()];
     let weigh = |detector: &Detector, weight: &(dyn Fn(f32) -> f32 + Sync), rpn, proposals, iou_of| {
         let negative_weight = Some(NegativeWeight { weight, slope: &|_| 0.0, iou_of, rpn, proposals });
         loss(detector, &images, &targets, &LossOptions { negative_weight, ..LossOptions::default() })
     };
     for config in configs(2, resnet18()) {
-        let detector = detector(&config, &device);
+        let detector = new_detector(&config, &device);
         let plain = loss(&detector, &images, &targets, &LossOptions::default());
         for iou_of in [IouOf::Prediction, IouOf::Sample, IouOf::Gradient] {
             let one = weigh(&detector, &|_| 1.0, true, true, iou_of);
@@ -206,7 +207,7 @@ fn negatives_are_weighted_where_the_method_says() {
 #[test]
 fn a_negative_is_weighted_by_its_best_overlap() {
     let device = Device::flex().autodiff();
-    let images = images(1, &device);
+    let images = random_images(1, &device);
     let targets = [vec![target(16.0, 16.0, 48.0, 48.0), target(50.0, 50.0, 90.0, 90.0)]];
     let largest = std::sync::Mutex::new((0.0f32, 0.0f32));
     let weight = |iou: f32| {
@@ -222,7 +223,7 @@ fn a_negative_is_weighted_by_its_best_overlap() {
         proposals: false,
     };
     let options = LossOptions { negative_weight: Some(negative_weight), ..LossOptions::default() };
-    let retinanet = detector(&configs(2, resnet18())[0], &device);
+    let retinanet = new_detector(&configs(2, resnet18())[0], &device);
     drop(loss(&retinanet, &images, &targets, &options).total().backward());
     let (largest, below_zero) = *largest.lock().unwrap();
     // Anchors of an IoU of 0.4 and more are not negatives.
@@ -234,7 +235,7 @@ fn a_negative_is_weighted_by_its_best_overlap() {
 #[test]
 fn the_gradient_of_a_weight_reaches_the_prediction() {
     let device = Device::flex().autodiff();
-    let images = images(1, &device);
+    let images = random_images(1, &device);
     let targets = [vec![target(16.0, 16.0, 48.0, 48.0), target(40.0, 50.0, 90.0, 90.0)]];
     let (weight, slope) = (|iou: f32| 0.5 + 40.0 * iou * iou, |iou: f32| 80.0 * iou);
     let classification = |detector: &Detector, iou_of: IouOf| {
@@ -266,14 +267,14 @@ fn the_gradient_of_a_weight_reaches_the_prediction() {
                 .map(|g| g.iter().skip(2).step_by(4).sum::<f32>())
         };
         assert!(gradient(IouOf::Prediction).is_none_or(|gradient| gradient == 0.0), "{layer}");
-        let gradient = gradient(IouOf::Gradient).expect("it reaches the layer");
+        let by_weight = gradient(IouOf::Gradient).expect("it reaches the layer");
         let step = 5e-3;
         let [above, below] =
             [step, -step].map(|shift| ops::values(classification(&at(shift), IouOf::Gradient))[0]);
         let difference = (above - below) / (2.0 * step);
         assert!(
-            gradient != 0.0 && (gradient - difference).abs() < 0.05 * gradient.abs(),
-            "{layer}: {gradient} {difference}"
+            by_weight != 0.0 && (by_weight - difference).abs() < 0.05 * by_weight.abs(),
+            "{layer}: {by_weight} {difference}"
         );
     }
 }
@@ -281,7 +282,7 @@ fn the_gradient_of_a_weight_reaches_the_prediction() {
 /// The detector with every fourth number of some biases moved, the third of a box's four being its width or
 /// its right side; or all numbers, by whole ones.
 fn with_biases_shifted(config: &DetectorConfig, shifts: &[(&str, f32)], device: &Device) -> Detector {
-    let bytes = to_safetensors(&detector(config, device));
+    let bytes = to_safetensors(&new_detector(config, device));
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let shifted: BTreeMap<String, Vec<u8>> = file
         .iter()
@@ -307,9 +308,9 @@ fn with_biases_shifted(config: &DetectorConfig, shifts: &[(&str, f32)], device: 
 #[test]
 fn no_proposal_is_no_loss() {
     let device = Device::flex().autodiff();
-    let detector = detector(&configs(2, resnet18())[2], &device);
+    let detector = new_detector(&configs(2, resnet18())[2], &device);
     let Detector::FasterRcnn(faster_rcnn) = &detector else { unreachable!("the third is") };
-    let features = faster_rcnn.features(&images(1, &device), Mode::Training);
+    let features = faster_rcnn.features(&random_images(1, &device), Mode::Training);
     let output = faster_rcnn.classify(&features, &[]);
     assert_eq!((output.logits.dims(), output.deltas.dims()), ([0, 3], [0, 12]));
     let loss = ops::known_gradient(output.logits, 0.0, Vec::new());
@@ -320,9 +321,9 @@ fn no_proposal_is_no_loss() {
 #[should_panic(expected = "a target of image 1 is of class 2, of 2")]
 fn a_class_beyond_the_last_is_named() {
     let device = Device::flex().autodiff();
-    let detector = detector(&configs(2, resnet18())[2], &device);
+    let detector = new_detector(&configs(2, resnet18())[2], &device);
     let beyond = Target { class: 2, ..target(1.0, 1.0, 9.0, 9.0) };
-    loss(&detector, &images(2, &device), &[Vec::new(), vec![beyond]], &LossOptions::default());
+    loss(&detector, &random_images(2, &device), &[Vec::new(), vec![beyond]], &LossOptions::default());
 }
 
 #[test]
@@ -341,8 +342,8 @@ fn boxes_are_those_of_the_image() {
             }
             other => other,
         };
-        let detector = detector(&config, &plain);
-        let of_view = images(1, &plain);
+        let detector = new_detector(&config, &plain);
+        let of_view = random_images(1, &plain);
         let half = Affine::resize((48, 48), (SIDE, SIDE)).then(Affine::flip_horizontal(SIDE));
         let of_image = Images { to_view: vec![half], ..of_view.clone() };
         let all = detector.detect(&of_image).remove(0);
@@ -366,31 +367,31 @@ fn batch_norm_learns_its_statistics_and_a_frozen_stage_does_not() {
     let device = Device::flex().autodiff();
     let backbone = ResNetConfig { norm: NormKind::Batch, frozen_stages: 1, ..resnet18() };
     let config = &configs(2, backbone)[0];
-    let detector = detector(config, &device);
-    let of = |detector: &Detector, name: &str| {
+    let detector = new_detector(config, &device);
+    let stored_bytes = |detector: &Detector, name: &str| {
         let bytes = to_safetensors(detector);
         SafeTensors::deserialize(&bytes).unwrap().tensor(name).unwrap().data().to_vec()
     };
     let names = ["backbone.body.bn1.running_mean", "backbone.body.layer1.0.bn1.running_mean"];
-    let before = names.map(|name| of(&detector, name));
-    let images_of_student = images(2, &device);
+    let before = names.map(|name| stored_bytes(&detector, name));
+    let images_of_student = random_images(2, &device);
     let losses = loss(&detector, &images_of_student, &[Vec::new(), Vec::new()], &LossOptions::default());
     let gradients = named_gradients(&detector, &losses.total().backward());
-    let after = names.map(|name| of(&detector, name));
+    let after = names.map(|name| stored_bytes(&detector, name));
     assert!(before[0] == after[0] && before[1] != after[1]);
     assert!(gradients.contains_key("backbone.body.layer1.0.bn1.weight"));
     assert!(!gradients.contains_key("backbone.body.bn1.weight"));
     // Inference changes nothing, and depends on nothing else in the batch.
     let teacher = detector.valid();
-    let both = images(2, &Device::flex());
+    let both = random_images(2, &Device::flex());
     let one = Images {
         pixels: both.pixels.clone().narrow(0, 0, 1),
-        recolored: None,
+        second_view: None,
         sizes: both.sizes[..1].to_vec(),
         to_view: both.to_view[..1].to_vec(),
     };
     assert_eq!(teacher.detect(&both)[0], teacher.detect(&one)[0]);
-    assert_eq!(after[1], of(&teacher, names[1]));
+    assert_eq!(after[1], stored_bytes(&teacher, names[1]));
 }
 
 // Checkpoints
@@ -419,7 +420,7 @@ fn names_and_shapes_are_torchvisions() {
         let mut expected: BTreeMap<String, Vec<usize>> =
             serde_json::from_value(names["models"][name].clone()).unwrap();
         expected.retain(|name, _| !name.ends_with("num_batches_tracked"));
-        assert_eq!(shapes(&to_safetensors(&detector(&config, &Device::flex()))), expected, "{name}");
+        assert_eq!(shapes(&to_safetensors(&new_detector(&config, &Device::flex()))), expected, "{name}");
     }
 }
 
@@ -434,7 +435,7 @@ fn what_is_written_reads_back_and_tells_its_own_shape() {
     let folder = tempfile::tempdir().unwrap();
     let kinds = [DetectorKind::RetinaNet, DetectorKind::Fcos, DetectorKind::FasterRcnn];
     for (config, kind) in configs(3, resnet18()).into_iter().zip(kinds) {
-        let bytes = to_safetensors(&detector(&config, &Device::flex()));
+        let bytes = to_safetensors(&new_detector(&config, &Device::flex()));
         let path = written(folder.path(), "model.safetensors", &bytes);
         let checkpoint = Checkpoint::read(&path).unwrap();
         assert_eq!(DetectorConfig::of_checkpoint(&checkpoint, kind, resnet18(), 3).unwrap(), config);
@@ -447,7 +448,7 @@ fn what_is_written_reads_back_and_tells_its_own_shape() {
 fn checkpoints_that_do_not_fit_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let config = &configs(3, resnet18())[0];
-    let bytes = to_safetensors(&detector(config, &Device::flex()));
+    let bytes = to_safetensors(&new_detector(config, &Device::flex()));
     let read = |name: &str, bytes: &[u8]| Checkpoint::read(&written(folder.path(), name, bytes));
 
     assert!(matches!(
@@ -464,11 +465,11 @@ fn checkpoints_that_do_not_fit_are_refused_by_name() {
 
     // Of another architecture, or with other classes.
     let checkpoint = || read("b.safetensors", &bytes).unwrap();
-    let of = |kind, n_classes| {
+    let refusal = |kind, n_classes| {
         DetectorConfig::of_checkpoint(&checkpoint(), kind, resnet18(), n_classes).unwrap_err()
     };
-    assert!(matches!(of(DetectorKind::FasterRcnn, 3), WeightsError::OtherArchitecture { .. }));
-    let error = of(DetectorKind::RetinaNet, 80);
+    assert!(matches!(refusal(DetectorKind::FasterRcnn, 3), WeightsError::OtherArchitecture { .. }));
+    let error = refusal(DetectorKind::RetinaNet, 80);
     assert!(error.to_string().contains("is of 3 classes, not 80"), "{error}");
     let deeper = ResNetConfig::new(Depth::ResNet34);
     let error = checkpoint().into_detector(&configs(3, deeper)[0], &Device::flex()).unwrap_err();
@@ -543,7 +544,7 @@ fn imagenet_weights_fill_the_backbone() {
     }
     let backbone = ResNetConfig { style: Style::Caffe, ..ResNetConfig::new(Depth::ResNet50) };
     let config = &configs(2, backbone)[0];
-    let detector = detector(config, &Device::flex());
+    let detector = new_detector(config, &Device::flex());
     let filled = Checkpoint::read(&path).unwrap().into_backbone_of(detector).unwrap();
     let bytes = to_safetensors(&filled);
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
@@ -583,7 +584,7 @@ const BRL: Recalibration = Recalibration { iou_max: 0.1, weight: 0.1, turn: 0.5 
 #[test]
 fn background_is_recalibrated_as_brl_defines_it() {
     let device = Device::flex().autodiff();
-    let images = images(1, &device);
+    let images = random_images(1, &device);
     let object = target(20.0, 20.0, 60.0, 70.0);
     let options = LossOptions { recalibration: Some(BRL), ..LossOptions::default() };
     let bias = "head.classification_head.cls_logits.bias";
@@ -597,7 +598,7 @@ fn background_is_recalibrated_as_brl_defines_it() {
             let (samples, positives): (Vec<(Vec<f32>, bool, f32)>, usize) = match &detector {
                 Detector::RetinaNet(retinanet) => {
                     let output = retinanet.forward(&images, Mode::Training);
-                    let anchors = output.anchors.boxes();
+                    let anchors = output.samples.boxes();
                     let ious: Vec<f32> = anchors.iter().map(|anchor| iou(*anchor, object.bbox)).collect();
                     let best = ious.iter().copied().fold(0.0, f32::max);
                     let state = |iou: f32| (iou >= 0.5 || iou == best, iou >= 0.4);
@@ -609,8 +610,8 @@ fn background_is_recalibrated_as_brl_defines_it() {
                 }
                 Detector::Fcos(fcos) => {
                     let output = fcos.forward(&images, Mode::Training);
-                    let matches = objects_at(&output.locations, &[object.bbox], 1.5);
-                    let squares = output.locations.boxes().iter().zip(&matches);
+                    let matches = objects_at(&output.samples, &[object.bbox], 1.5);
+                    let squares = output.samples.boxes().iter().zip(&matches);
                     let samples = rows(output.logits).into_iter().zip(squares);
                     let samples = samples.map(|(logits, (square, matched))| {
                         let ((x, y), half) = (square.center(), 2.0 * square.width());
@@ -628,14 +629,14 @@ fn background_is_recalibrated_as_brl_defines_it() {
             assert!((found - expected).abs() < 1e-4 * expected, "{shift}: {found} {expected}");
 
             // And its gradient is its slope, by every fourth bias where there are so many.
-            let of = |step: f32| {
+            let classification_at = |step: f32| {
                 let moved = with_biases_shifted(config, &[(bias, shift), (bias, step)], &device);
                 f64::from(value(&loss(&moved, &images, &[vec![object]], &options), Term::Classification))
             };
             let classification = losses.0.into_iter().find(|(term, _)| *term == Term::Classification);
             let gradients = named_gradients(&detector, &classification.unwrap().1.backward());
             let gradient: f64 = gradients[bias].iter().skip(2).step_by(4).map(|g| f64::from(*g)).sum();
-            let difference = (of(0.01) - of(-0.01)) / 0.02;
+            let difference = (classification_at(0.01) - classification_at(-0.01)) / 0.02;
             assert!(
                 (gradient - difference).abs() <= 0.02 * gradient.abs(),
                 "{shift}: {gradient} {difference}"
@@ -648,25 +649,26 @@ fn background_is_recalibrated_as_brl_defines_it() {
 #[test]
 fn classification_is_divided_by_what_is_counted() {
     let device = Device::flex().autodiff();
-    let images = images(2, &device);
+    let images = random_images(2, &device);
     let object = target(20.0, 20.0, 60.0, 70.0);
     let (objects, nothing) = ([vec![object], vec![object]], [Vec::new(), Vec::new()]);
     for config in &configs(2, resnet18())[..2] {
-        let detector = detector(config, &device);
-        let of = |targets: &[Vec<Target>], counted| {
+        let detector = new_detector(config, &device);
+        let classification_loss = |targets: &[Vec<Target>], counted| {
             let options = LossOptions { counted, ..LossOptions::default() };
             value(&loss(&detector, &images, targets, &options), Term::Classification)
         };
-        assert_eq!(of(&objects, Some(&objects)), of(&objects, None));
-        let positives = of(&nothing, None) / of(&nothing, Some(&objects));
+        assert_eq!(classification_loss(&objects, Some(&objects)), classification_loss(&objects, None));
+        let positives = classification_loss(&nothing, None) / classification_loss(&nothing, Some(&objects));
         let expected = match &detector {
             Detector::Fcos(fcos) => {
-                let locations = fcos.forward(&images, Mode::Training).locations;
+                let locations = fcos.forward(&images, Mode::Training).samples;
                 2 * objects_at(&locations, &[object.bbox], 1.5).iter().flatten().count()
             }
             // Nothing counts as one of each image; so the ratio is that of one image's positives.
             _ => {
-                let one_each = of(&objects, Some(&nothing)) / of(&objects, None);
+                let one_each =
+                    classification_loss(&objects, Some(&nothing)) / classification_loss(&objects, None);
                 one_each.round() as usize
             }
         };
@@ -680,14 +682,16 @@ fn classification_is_divided_by_what_is_counted() {
 #[test]
 fn proposals_can_be_classified_by_focal_loss() {
     let device = Device::flex().autodiff();
-    let (images, targets) = (images(1, &device), [vec![target(20.0, 20.0, 60.0, 70.0)]]);
-    let detector = detector(&configs(2, resnet18())[2], &device);
-    let of = |proposal_gamma| {
+    let (images, targets) = (random_images(1, &device), [vec![target(20.0, 20.0, 60.0, 70.0)]]);
+    let detector = new_detector(&configs(2, resnet18())[2], &device);
+    let classification_with = |proposal_gamma| {
         let options = LossOptions { proposal_gamma, ..LossOptions::default() };
         value(&loss(&detector, &images, &targets, &options), Term::Classification)
     };
-    assert_eq!(of(None), of(Some(0.0)));
-    assert!(of(Some(1.5)) < of(None) && of(Some(1.5)) > 0.0);
+    assert_eq!(classification_with(None), classification_with(Some(0.0)));
+    assert!(
+        classification_with(Some(1.5)) < classification_with(None) && classification_with(Some(1.5)) > 0.0
+    );
 }
 
 /// Few enough to look at all.
@@ -709,12 +713,12 @@ fn without_chance(n_classes: usize) -> [DetectorConfig; 3] {
 #[test]
 fn sets_of_targets_cost_in_one_pass_what_each_costs_in_its_own() {
     let device = Device::flex().autodiff();
-    let images = images(2, &device);
+    let images = random_images(2, &device);
     let one = [vec![target(20.0, 20.0, 60.0, 70.0)], vec![target(5.0, 40.0, 50.0, 90.0)]];
     let other = [vec![target(30.0, 4.0, 90.0, 50.0), target(2.0, 2.0, 40.0, 40.0)], Vec::new()];
     let focal = LossOptions { proposal_gamma: Some(1.5), ..LossOptions::default() };
     for config in without_chance(1) {
-        let detector = detector(&config, &device);
+        let detector = new_detector(&config, &device);
         let mut rngs: Vec<Rng> = (0..2).map(|image| Rng::new(Purpose::Sampling, 0, 0, image)).collect();
         let sets = [(&one[..], LossOptions::default()), (&other[..], focal)];
         let together = detector.losses(&images, sets, &mut rngs);
@@ -751,7 +755,8 @@ fn the_first_set_of_targets_draws_as_if_it_were_alone() {
     let DetectorConfig::FasterRcnn(config) = configs(1, resnet18())[2].clone() else { unreachable!("it is") };
     let samples = Samples { count: 20, positive_share: 0.5 };
     let config = FasterRcnnConfig { anchor_samples: samples, proposal_samples: samples, ..config };
-    let (detector, images) = (detector(&DetectorConfig::FasterRcnn(config), &device), images(2, &device));
+    let (detector, images) =
+        (new_detector(&DetectorConfig::FasterRcnn(config), &device), random_images(2, &device));
     let targets = [vec![target(20.0, 20.0, 60.0, 70.0)], vec![target(5.0, 40.0, 50.0, 90.0)]];
     let options = LossOptions::default();
     let mut rngs: Vec<Rng> = (0..2).map(|image| Rng::new(Purpose::Sampling, 0, 0, image)).collect();
@@ -766,9 +771,9 @@ fn the_first_set_of_targets_draws_as_if_it_were_alone() {
 fn two_views([.., config]: [DetectorConfig; 3], device: &Device) -> (Detector, Images) {
     let DetectorConfig::FasterRcnn(config) = config else { unreachable!("it is the last") };
     let config = DetectorConfig::FasterRcnn(FasterRcnnConfig { two_views: true, ..config });
-    let first = images(2, device);
-    let recolored = Some(first.pixels.clone().mul_scalar(0.5));
-    (detector(&config, device), Images { recolored, ..first })
+    let first = random_images(2, device);
+    let second_view = Some(first.pixels.clone().mul_scalar(0.5));
+    (new_detector(&config, device), Images { second_view, ..first })
 }
 
 #[test]
@@ -783,10 +788,10 @@ fn two_views_are_learned_together() {
         faster_rcnn.two_view_loss(&images, &targets, &TwoViews { score_min, mining }, &options, &mut rngs)
     };
     let has = |losses: &Losses, term: Term| losses.0.iter().any(|(of, _)| *of == term);
-    let TwoViewLoss { losses, found, .. } = run(None, 0.99);
+    let TwoViewLoss { losses, detections: found, .. } = run(None, 0.99);
     assert!(!has(&losses, Term::Consistency) && found.iter().all(Vec::is_empty));
     // An untrained detector is as sure of everything as of nothing: all is found, and all is mined.
-    let TwoViewLoss { found, added, .. } = run(None, 0.1);
+    let TwoViewLoss { detections: found, pseudo_labels: added, .. } = run(None, 0.1);
     assert!(added[0].len() <= found[0].len() && !added[1].is_empty() && added[1] == found[1]);
     let mining = Mining { objectness_min: 0.0, iou_max: 0.2, nms_iou_max: 0.3, weight: 1.0 };
     let losses = run(Some(mining), 0.99).losses;
@@ -802,10 +807,10 @@ fn two_views_are_learned_together() {
     // And both are looked at where it detects.
     let plain = Images {
         pixels: Tensor::from_data(images.pixels.to_data(), &Device::flex()),
-        recolored: images.recolored.map(|pixels| Tensor::from_data(pixels.to_data(), &Device::flex())),
+        second_view: images.second_view.map(|pixels| Tensor::from_data(pixels.to_data(), &Device::flex())),
         ..images
     };
-    let other = Images { recolored: Some(plain.pixels.clone()), ..plain.clone() };
+    let other = Images { second_view: Some(plain.pixels.clone()), ..plain.clone() };
     assert_ne!(detector.valid().detect(&plain), detector.valid().detect(&other));
 }
 
@@ -819,20 +824,19 @@ fn the_loss_of_two_views_is_the_mean_of_both() {
     let targets = [vec![target(20.0, 20.0, 60.0, 70.0)], vec![target(4.0, 30.0, 50.0, 80.0)]];
     let options = TwoViews { score_min: 0.35, mining: None };
     let mut rngs: Vec<Rng> = (0..2).map(|image| Rng::new(Purpose::Sampling, 0, 0, image)).collect();
-    let TwoViewLoss { losses, added, .. } =
+    let TwoViewLoss { losses, pseudo_labels: added, .. } =
         faster_rcnn.two_view_loss(&images, &targets, &options, &LossOptions::default(), &mut rngs);
     assert!(added.iter().any(|added| !added.is_empty()));
 
-    let second = Images { pixels: images.recolored.clone().unwrap(), ..images.clone() };
+    let second = Images { pixels: images.second_view.clone().unwrap(), ..images.clone() };
     let views = [&images, &second].map(|images| faster_rcnn.features(images, Mode::Training));
     let both: Vec<Tensor<4>> =
         views[0].iter().zip(&views[1]).map(|(a, b)| Tensor::cat(vec![a.clone(), b.clone()], 3)).collect();
-    let RpnOutput { objectness, deltas, anchors } = faster_rcnn.rpn(&images, &both);
-    let (objectness, deltas) = (ops::values(objectness), ops::values(deltas));
-    let proposed = faster_rcnn.propose(&images, &anchors, &objectness, deltas.as_chunks().0, FEW);
+    let rpn = faster_rcnn.rpn(&images, &both);
+    let proposed = faster_rcnn.propose(&images, &rpn.anchors, &RpnValues::read(&rpn), FEW);
 
     let found = |image: usize| {
-        added[image].iter().map(|found| Target { bbox: found.bbox, class: found.class, placed: true })
+        added[image].iter().map(|found| Target { bbox: found.bbox, class: found.class, learn_box: true })
     };
     let labeled: Vec<Vec<Target>> =
         (0..2).map(|image| targets[image].iter().copied().chain(found(image)).collect()).collect();
