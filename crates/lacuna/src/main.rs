@@ -10,6 +10,7 @@ mod judging;
 mod progress;
 mod table;
 mod training;
+mod training_hints;
 
 use std::io;
 use std::process::ExitCode;
@@ -18,7 +19,7 @@ use clap::{Parser, Subcommand};
 use lacuna_kernels::{Isa, NoSuchInstructions};
 use lacuna_train::config::ConfigError;
 use lacuna_train::model::ModelError;
-use lacuna_train::runner::TrainError;
+use lacuna_train::run::TrainError;
 
 use commands::{
     BadFile, TooLittle, calibrate, complete, convert, demo, eval, import, inspect, predict,
@@ -84,17 +85,20 @@ fn report(error: &anyhow::Error) -> ExitCode {
         // Whoever read our output (`| head`) has seen enough.
         return ExitCode::SUCCESS;
     }
-    eprintln!("error: {error}");
     let data_error = error.downcast_ref::<lacuna_data::Error>();
     let model_error = error.downcast_ref::<ModelError>();
     let config_error = error.downcast_ref::<ConfigError>();
     let train_error = error.downcast_ref::<TrainError>();
     let too_little = error.downcast_ref::<TooLittle>();
+    match config_error {
+        Some(error) => eprintln!("error: {}", training_hints::config_message(error)),
+        None => eprintln!("error: {error}"),
+    }
     let hint = data_error
         .and_then(lacuna_data::Error::hint)
-        .or_else(|| model_error.and_then(ModelError::hint))
-        .or_else(|| config_error.and_then(|error| error.hint.clone()))
-        .or_else(|| train_error.and_then(TrainError::hint))
+        .or_else(|| model_error.and_then(training_hints::model_hint))
+        .or_else(|| config_error.and_then(training_hints::config_hint))
+        .or_else(|| train_error.and_then(training_hints::train_hint))
         .or_else(|| too_little.and_then(TooLittle::hint));
     if let Some(hint) = hint {
         eprintln!("hint: {hint}");

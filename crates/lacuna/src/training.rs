@@ -9,7 +9,7 @@ use lacuna_calib::Calibrator;
 use lacuna_train::config::RunConfig;
 use lacuna_train::data::Data;
 use lacuna_train::metrics::{MetricsWindow, Record};
-use lacuna_train::runner::{self, Begin, Finished, Spectator, TrainError};
+use lacuna_train::run::{self as train_run, Begin, Finished, Observer, TrainError};
 
 use crate::data_args::note_problems;
 use crate::interrupt;
@@ -27,7 +27,7 @@ pub fn train(
 ) -> Result<Finished, TrainError> {
     interrupt::watch();
     let mut shown = Shown::new(title, config.train.iterations);
-    runner::train(config, run, begin, &mut shown)
+    train_run::train(config, run, begin, &mut shown)
 }
 
 struct Shown {
@@ -87,8 +87,8 @@ impl Shown {
     }
 }
 
-impl Spectator for Shown {
-    fn go_on(&mut self) -> bool {
+impl Observer for Shown {
+    fn keep_going(&mut self) -> bool {
         !interrupt::requested()
     }
 
@@ -96,7 +96,7 @@ impl Spectator for Shown {
         self.say(&format!("warning: {warning}"));
     }
 
-    fn begins(&mut self, data: &Data, iteration: u64) {
+    fn started(&mut self, data: &Data, iteration: u64) {
         note_problems(&data.train.split);
         let train = &data.train.dataset;
         let mut line = format!(

@@ -18,7 +18,7 @@ use lacuna_gaps::{
     Candidate, FoldedCalibrator, JudgedDetection, candidates, completed, expected_precision, judge, samples,
     threshold_for,
 };
-use lacuna_train::evaluate::renamed;
+use lacuna_train::evaluate::map_classes;
 use serde_json::{Map, Value, json};
 
 use super::looking::{Looked, look};
@@ -227,7 +227,7 @@ fn detections(args: &Args, split: &Split) -> Result<Detections> {
     }
     let path = args.found_by.model.as_ref().expect("the arguments have one or the other");
     let Looked { detections, classes, .. } = look(path, split, &args.annotations.options)?;
-    Ok(Detections { of_images: renamed(&detections, &classes), confidences: None })
+    Ok(Detections { of_images: map_classes(&detections, &classes), confidences: None })
 }
 
 /// Chooses what is added.

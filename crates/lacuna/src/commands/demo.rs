@@ -14,11 +14,12 @@ use lacuna_eval::{AveragePrecision, Recovery, recovered};
 use lacuna_gaps::{
     Candidate, FoldedCalibrator, JudgedDetection, candidates, completed, expected_precision, judge, samples,
 };
-use lacuna_train::config::{Calibrated, Method, RunConfig, Source};
+use lacuna_train::config::{ConfigSource, RunConfig};
 use lacuna_train::evaluate::detect_all;
+use lacuna_train::methods::{Calibrated, Method};
 use lacuna_train::metrics::FOUND_IOU_MIN;
 use lacuna_train::model::Model;
-use lacuna_train::runner::{Begin, Finished, TrainError};
+use lacuna_train::run::{Begin, Finished, TrainError};
 use serde_json::json;
 
 use super::{report, shown, synth};
@@ -165,7 +166,7 @@ fn make_data(args: &Args) -> Result<(Sparse, Dataset)> {
 /// A preset with the demo's own places, seed and length.
 fn config(name: &str, text: &str, places: &Places, args: &Args) -> Result<RunConfig> {
     let path = PathBuf::from(format!("configs/synth-{name}.toml"));
-    let mut config = RunConfig::parse(Source { path: &path, text, set: &[] })?;
+    let mut config = RunConfig::parse(ConfigSource { path: &path, text, overrides: &[] })?;
     config.train.seed = args.seed;
     if let Some(iterations) = args.iterations {
         let share = iterations as f64 / config.train.iterations as f64;

@@ -17,7 +17,7 @@ use lacuna_eval::{
 };
 use lacuna_gaps::judge;
 use lacuna_gaps::read_hidden;
-use lacuna_train::evaluate::renamed;
+use lacuna_train::evaluate::map_classes;
 use serde_json::{Map, Value, json};
 
 use super::looking::{Looked, look};
@@ -201,7 +201,7 @@ fn of_model(args: &Args, split: &Split) -> Result<Judged> {
         let known = detections.iter().flatten().filter(|found| classes[found.class].is_some());
         known.map(|d| calibrator.confidence(d.class, d.score, Proximity::Unknown).0.into()).collect()
     });
-    let named = renamed(&detections, &classes);
+    let named = map_classes(&detections, &classes);
     let images = named.iter().enumerate();
     let found = images
         .flat_map(|(image, found)| found.iter().map(move |&d| ImageDetection::from_detection(image, d)));

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use lacuna_boxes::Detection;
 use lacuna_data::layout::Split;
-use lacuna_train::evaluate::{classes_in, detect_all};
+use lacuna_train::evaluate::{detect_all, match_classes};
 use lacuna_train::model::{Model, ModelConfig};
 
 use super::usage;
@@ -26,7 +26,7 @@ pub struct Looked {
 pub fn look(model: &Path, split: &Split, options: &DataOptions) -> Result<Looked> {
     let Model { config, detector } = Model::read(model)?;
     let dataset = &split.dataset;
-    let classes = classes_in(&config.categories, dataset);
+    let classes = match_classes(&config.categories, dataset);
     if classes.iter().all(Option::is_none) {
         usage(&format!("no class of {} is one of {}", model.display(), split.path().display()));
     }

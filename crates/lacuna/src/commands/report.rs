@@ -12,11 +12,12 @@ use lacuna_gaps::{OverlapRule, read_hidden};
 use lacuna_models::DetectorConfig;
 use lacuna_models::resnet::Depth;
 use lacuna_report::{Bin, ClassCompletion, Curves, Picture, Report, RunResult, Series, Stretch};
-use lacuna_train::config::{Method, RunConfig, Source};
+use lacuna_train::config::{ConfigSource, RunConfig};
 use lacuna_train::data::Data;
-use lacuna_train::evaluate::{classes_in, detect_all, renamed};
+use lacuna_train::evaluate::{detect_all, map_classes, match_classes};
+use lacuna_train::methods::Method;
 use lacuna_train::model::Model;
-use lacuna_train::runner::{CONFIG, Finished, METRICS};
+use lacuna_train::run::{CONFIG, Finished, METRICS};
 use serde_json::{Value, json};
 
 use super::{BadFile, shown};
@@ -84,7 +85,7 @@ pub fn report_of(run: &Path, pictures: usize, look_at: usize) -> Result<Report> 
     let path = run.join(CONFIG);
     let not_a_run = |why: String| BadFile { path: run.to_owned(), what: "a run of `lacuna train`", why };
     let text = fs::read_to_string(&path).map_err(|error| not_a_run(format!("config.toml: {error}")))?;
-    let config = RunConfig::parse(Source { path: &path, text: &text, set: &[] })?;
+    let config = RunConfig::parse(ConfigSource { path: &path, text: &text, overrides: &[] })?;
     let metrics = fs::read_to_string(run.join(METRICS))
         .map_err(|error| not_a_run(format!("metrics.jsonl: {error}")))?;
     // The last line of a run that was killed need not be whole.
@@ -332,9 +333,9 @@ fn recover(
     };
     let (score_min, overlap) = config
         .method
-        .teaching()
+        .teacher_settings()
         .map_or((0.1, OverlapRule::default()), |(teacher, overlap)| (teacher.score_min, overlap));
-    let named = renamed(&found.detections, &classes_in(&model.config.categories, &looked_at));
+    let named = map_classes(&found.detections, &match_classes(&model.config.categories, &looked_at));
     // Doubles would look like objects that are missing.
     let candidate_iou = overlap.candidate_iou.or(Some(DOUBLE_IOU));
     let seen = judge(&looked_at, &named, &OverlapRule { min_side: None, candidate_iou, ..overlap });
