@@ -91,3 +91,33 @@ impl Learner {
         self.calibration.as_ref()?.calibrator.as_ref()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lacuna_models::weights::to_safetensors;
+
+    use super::*;
+    use crate::methods::testing::{batch, learner_with, step_on};
+
+    #[test]
+    fn a_step_that_is_not_finite_changes_nothing() {
+        let method = "name = \"fixed\"\n[method.teacher]\nmomentum_max = 0.5";
+        let (mut learner, config) = learner_with(method, &["detector.backbone.norm=batch".to_owned()]);
+        step_on(&mut learner, &config, batch()).expect("a finite loss");
+
+        let weights = |learner: &Learner| {
+            let velocities = learner.optimizer.velocities_of(learner.student.valid());
+            [&learner.student.valid(), learner.teacher(), &velocities].map(to_safetensors)
+        };
+        let before = weights(&learner);
+        let mut broken = batch();
+        broken.views[1].pixels[0] = f32::NAN;
+        step_on(&mut learner, &config, broken).expect_err("an image with NaN");
+        assert!(weights(&learner) == before, "weights, statistics or momentum have changed");
+        assert_eq!(learner.iteration, 1);
+
+        // The same step can still be taken.
+        step_on(&mut learner, &config, batch()).expect("a finite loss");
+        assert!(weights(&learner) != before);
+    }
+}

@@ -12,7 +12,7 @@ mod saod;
 mod supervised;
 mod teacher_student;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod threshold;
 mod unbiased_teacher;
 

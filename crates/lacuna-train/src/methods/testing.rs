@@ -14,7 +14,7 @@ use super::inputs::tracked_images;
 use crate::config::{ConfigSource, RunConfig};
 use crate::learner::Learner;
 use crate::phases::Stopwatch;
-use crate::step::{EpochProgress, Step, StepContext};
+use crate::step::{EpochProgress, NotFinite, Step, StepContext};
 
 /// A student that has learned nothing gives every place a score of about 0.07, which is above this.
 pub(super) const LOW_THRESHOLD: f32 = 0.05;
@@ -26,13 +26,18 @@ fn epoch(epoch: u64) -> EpochProgress {
 }
 
 /// A small FCOS before its first iteration, with the method of these TOML lines.
-pub(super) fn learner(method: &str) -> (Learner, RunConfig) {
+pub(crate) fn learner(method: &str) -> (Learner, RunConfig) {
+    learner_with(method, &[])
+}
+
+/// The same with other values of its configuration.
+pub(crate) fn learner_with(method: &str, overrides: &[String]) -> (Learner, RunConfig) {
     let text = format!(
         "[data.train]\npath = \"train.json\"\n[detector]\nkind = \"fcos\"\nwidth = 32\nhead_depth = 0\n\
          [detector.backbone]\ndepth = \"resnet10\"\nwidth = 32\nnorm = \"group\"\nfrozen_stages = 0\n\
          [method]\n{method}"
     );
-    let source = ConfigSource { path: Path::new("test.toml"), text: &text, overrides: &[] };
+    let source = ConfigSource { path: Path::new("test.toml"), text: &text, overrides };
     let config = RunConfig::parse(source).unwrap_or_else(|error| panic!("{error}"));
     let mut rng = Rng::new(Purpose::Weights, 0, 0, 0);
     let student = config.detector.init(&Device::flex().autodiff(), &mut rng);
@@ -47,7 +52,7 @@ pub(super) fn threshold(method: &str, iteration: u64, at_epoch: u64) -> Option<T
 }
 
 /// Two views of two images, an object in each.
-pub(super) fn batch() -> Batch {
+pub(crate) fn batch() -> Batch {
     let mut rng = Rng::new(Purpose::Synth, 0, 0, 0);
     let mut view = || View {
         height: 64,
@@ -65,15 +70,13 @@ pub(super) fn batch() -> Batch {
 /// The first step of a method on [`batch`].
 pub(super) fn take_step(method: &str) -> Step {
     let (mut learner, config) = learner(method);
-    let mut stopwatch = Stopwatch::default();
-    let context = StepContext {
-        config: &config,
-        batch: batch(),
-        image_ids: &IMAGE_IDS,
-        epoch: epoch(0),
-        stopwatch: &mut stopwatch,
-    };
-    learner.step(context).expect("a finite loss")
+    step_on(&mut learner, &config, batch()).expect("a finite loss")
+}
+
+/// A step on a batch of the images of [`batch`].
+pub(crate) fn step_on(learner: &mut Learner, config: &RunConfig, batch: Batch) -> Result<Step, NotFinite> {
+    let (image_ids, stopwatch) = (&IMAGE_IDS, &mut Stopwatch::default());
+    learner.step(StepContext { config, batch, image_ids, epoch: epoch(0), stopwatch })
 }
 
 /// The student's loss on a view of [`batch`]'s images.

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use lacuna_models::Term;
 
+use super::Run;
 use crate::checkpoint::CheckpointError;
 use crate::metrics::term_name;
 use crate::model::ModelError;
+use crate::step::NotFinite;
 
 /// Why a run ended before its last iteration.
 #[derive(Debug, thiserror::Error)]
@@ -91,4 +93,22 @@ pub enum TrainError {
 
 fn list_terms(losses: &[(Term, f32)]) -> String {
     losses.iter().map(|(term, loss)| format!("{} {loss}", term_name(*term))).collect::<Vec<_>>().join(", ")
+}
+
+impl Run<'_> {
+    pub(super) fn interrupted(&self) -> TrainError {
+        let of = self.config.train.iterations;
+        TrainError::Interrupted { iteration: self.learner.iteration, of, run: self.folder.clone() }
+    }
+
+    /// Writes a checkpoint of the state before the iteration, and names its images.
+    pub(super) fn not_finite(&self, NotFinite { what, losses }: NotFinite, images: &[usize]) -> TrainError {
+        if let Err(error) = self.write_checkpoint() {
+            return error;
+        }
+        let train_images = self.data.train.dataset.images();
+        let images = images.iter().map(|&image| train_images[image].file_name.clone()).collect();
+        let (iteration, kept) = (self.learner.iteration + 1, self.checkpoints.last());
+        TrainError::NotFinite { what, iteration, losses, images, kept }
+    }
 }

@@ -25,7 +25,7 @@ use crate::learner::Learner;
 use crate::metrics::{MetricsWindow, Record};
 use crate::model::ModelConfig;
 use crate::phases::{Phase, Stopwatch};
-use crate::step::{EpochProgress, NotFinite, StepContext};
+use crate::step::{EpochProgress, StepContext};
 use folder::{Logs, RunLock};
 
 /// How a run begins.
@@ -178,22 +178,6 @@ impl Run<'_> {
         };
         let iterations = self.config.train.iterations - self.first_iteration;
         Ok(Finished { last, stopwatch: self.stopwatch, iterations, images: self.images })
-    }
-
-    fn interrupted(&self) -> TrainError {
-        let of = self.config.train.iterations;
-        TrainError::Interrupted { iteration: self.learner.iteration, of, run: self.folder.clone() }
-    }
-
-    /// Writes a checkpoint of the state before the iteration, and names its images.
-    fn not_finite(&self, NotFinite { what, losses }: NotFinite, images: &[usize]) -> TrainError {
-        if let Err(error) = self.write_checkpoint() {
-            return error;
-        }
-        let train_images = self.data.train.dataset.images();
-        let images = images.iter().map(|&image| train_images[image].file_name.clone()).collect();
-        let (iteration, kept) = (self.learner.iteration + 1, self.checkpoints.last());
-        TrainError::NotFinite { what, iteration, losses, images, kept }
     }
 
     fn timed<T>(&mut self, phase: Phase, work: impl FnOnce(&mut Self) -> T) -> T {
