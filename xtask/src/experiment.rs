@@ -27,7 +27,7 @@ use lacuna_data::sparsify::sparsify;
 use lacuna_kernels::Isa;
 use lacuna_train::config::RunConfig;
 use lacuna_train::metrics::{MetricsWindow, Record};
-use lacuna_train::runner::{Begin, Finished, Spectator, TrainError, train};
+use lacuna_train::run::{Begin, Finished, Observer, TrainError, train};
 
 use self::ledger::{Cost, Ledger, Outcome};
 use self::page::{Page, Results, Run};
@@ -357,8 +357,8 @@ impl Watch {
     }
 }
 
-impl Spectator for Watch {
-    fn go_on(&mut self) -> bool {
+impl Observer for Watch {
+    fn keep_going(&mut self) -> bool {
         !over(self.deadline)
     }
 
@@ -366,7 +366,7 @@ impl Spectator for Watch {
         eprintln!("warning: {warning}");
     }
 
-    fn begins(&mut self, _: &lacuna_train::data::Data, iteration: u64) {
+    fn started(&mut self, _: &lacuna_train::data::Data, iteration: u64) {
         self.began = (Instant::now(), iteration);
         self.cost = Some((processor_time(), processor_time(), 0));
     }

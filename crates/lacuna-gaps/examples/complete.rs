@@ -9,8 +9,8 @@ use lacuna_boxes::{Box2, Detection, Score};
 use lacuna_calib::{CalibratorKind, Confidence};
 use lacuna_data::{Builder, Dataset, Xywh};
 use lacuna_gaps::{
-    Acceptance, DatasetCompleteness, Completion, FitOptions, FoldedCalibrator, OverlapRule, candidates, completed,
-    judge,
+    Acceptance, Completion, DatasetCompleteness, FitOptions, FoldedCalibrator, OverlapRule, candidates,
+    completed, judge,
 };
 
 const IMAGES: usize = 200;
@@ -37,7 +37,11 @@ fn detections(n: usize) -> Vec<Detection> {
         class: 0,
         score: Score(0.95 - 0.1 * ((n + at) % 5) as f32),
     };
-    let mistake = Detection { bbox: Box2::new(85.0, 0.0, 98.0, 30.0), class: 0, score: Score(0.2 + 0.1 * (n % 3) as f32) };
+    let mistake = Detection {
+        bbox: Box2::new(85.0, 0.0, 98.0, 30.0),
+        class: 0,
+        score: Score(0.2 + 0.1 * (n % 3) as f32),
+    };
     let mut all: Vec<Detection> = (0..CUPS).map(cup).chain([mistake]).collect();
     all.sort_by(|a, b| b.score.0.total_cmp(&a.score.0));
     all

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use lacuna_boxes::{Detection, Score};
 use lacuna_data::{Annotation, Builder, Category, Dataset, Error, Image, coco};
-use lacuna_eval::{ImageDetection, DetectionMatch, Recovery, RecoveryAbove, match_detections, recovery_above};
+use lacuna_eval::{
+    DetectionMatch, ImageDetection, Recovery, RecoveryAbove, match_detections, recovery_above,
+};
 
 use crate::complete::Candidate;
 use crate::judge::judge;

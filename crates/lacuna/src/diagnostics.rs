@@ -9,9 +9,10 @@ use std::process::ExitCode;
 use lacuna_calib::NoFit;
 use lacuna_gaps::NotACalibrator;
 use lacuna_kernels::NoSuchInstructions;
-use lacuna_train::config::ConfigError;
+use lacuna_train::CheckpointError;
+use lacuna_train::config::{ConfigError, SourceLocation};
 use lacuna_train::model::ModelError;
-use lacuna_train::runner::TrainError;
+use lacuna_train::run::TrainError;
 
 use crate::interrupt;
 
@@ -42,11 +43,21 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
         // Whoever read our output (`| head`) has seen enough.
         return ExitCode::SUCCESS;
     }
-    eprintln!("error: {error}");
+    eprintln!("error: {}", message(error));
     if let Some(hint) = hint(error) {
         eprintln!("hint: {hint}");
     }
     ExitCode::from(if is_about_the_input(error) { 2 } else { 1 })
+}
+
+/// A configuration's override is called by its option.
+fn message(error: &anyhow::Error) -> String {
+    match error.downcast_ref() {
+        Some(ConfigError { location: SourceLocation::Override { assignment }, problem, .. }) => {
+            format!("--set {assignment}: {problem}")
+        }
+        _ => error.to_string(),
+    }
 }
 
 fn hint(error: &anyhow::Error) -> Option<String> {
@@ -54,7 +65,7 @@ fn hint(error: &anyhow::Error) -> Option<String> {
         return data_hint(error);
     }
     if let Some(error) = error.downcast_ref() {
-        return ModelError::hint(error);
+        return model_hint(error);
     }
     if let Some(error) = error.downcast_ref::<ConfigError>() {
         return error.hint.clone();
@@ -75,18 +86,59 @@ fn data_hint(error: &lacuna_data::Error) -> Option<String> {
         }
         Error::ManySplits { .. } => hint.map(|splits| format!("choose one with `--split`; {splits}")),
         Error::NameClash { .. } => hint.map(|rename| format!("{rename} with `--split`")),
-        Error::ClassesDiffer { .. } => Some("`--classes` restricts both to the classes that they share".into()),
+        Error::ClassesDiffer { .. } => {
+            Some("`--classes` restricts both to the classes that they share".into())
+        }
         Error::NoImages { .. } => hint.map(|tried| format!("name it with `--images DIR`; {tried}")),
         _ => hint,
     }
 }
 
-fn train_hint(error: &TrainError) -> Option<String> {
+fn model_hint(error: &ModelError) -> Option<String> {
     match error {
-        // A run's folder that exists has a hint of its own: the run can be resumed.
-        TrainError::Data(error) if !matches!(error, lacuna_data::Error::Exists { .. }) => data_hint(error),
-        error => error.hint(),
+        ModelError::NotAModel { .. } => {
+            Some("a model is a folder that `lacuna train` or `lacuna import` wrote".into())
+        }
+        ModelError::OtherClasses { .. } => {
+            Some("`start.model` needs the same classes in the same order; `start.backbone` needs none".into())
+        }
+        ModelError::Weights(error) => error.hint(),
     }
+}
+
+fn train_hint(error: &TrainError) -> Option<String> {
+    let hint = match error {
+        TrainError::Data(lacuna_data::Error::Exists { .. }) => {
+            "resume it with `--resume`, replace it with `--force`, or choose another `--out`".into()
+        }
+        TrainError::Data(error) => return data_hint(error),
+        TrainError::Model(error) | TrainError::Checkpoint(CheckpointError::Model(error)) => {
+            return model_hint(error);
+        }
+        TrainError::Checkpoint(CheckpointError::Write { .. }) => {
+            "the previous checkpoint is still there; make room and resume with `--resume`".into()
+        }
+        TrainError::Checkpoint(CheckpointError::Unusable { .. }) => {
+            "no checkpoint of the run can be used; start anew with `--force`".into()
+        }
+        TrainError::NotARun { .. } => "`--resume` resumes a run that `lacuna train` started".into(),
+        TrainError::OtherConfig { .. } => {
+            "a resumed run keeps its configuration; start another run with another `--out`".into()
+        }
+        TrainError::OtherData { .. } => {
+            "a resumed run keeps its data; start another run with another `--out`".into()
+        }
+        TrainError::NotFinite { kept, .. } => format!(
+            "lower `train.lr`, lengthen `train.warm_up_iterations` or set `train.gradient_norm_max`, in a run with \
+             another `--out`; `start.model = \"{}\"` starts from where this one was",
+            kept.display()
+        ),
+        TrainError::Interrupted { run, .. } => {
+            format!("resume with the same command and `--resume`; everything is saved in {}", run.display())
+        }
+        TrainError::Running { .. } | TrainError::Write { .. } => return None,
+    };
+    Some(hint)
 }
 
 fn no_fit_hint(why: NoFit) -> Option<&'static str> {

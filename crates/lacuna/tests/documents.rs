@@ -59,14 +59,16 @@ fn sessions(document: &str) -> Vec<Session> {
 #[test]
 fn commands_and_their_output_are_told_apart() {
     let document = "```\n$ not run\n```\n```console\n$ lacuna a \\\n    b\nx\n\n$ lacuna c\n```\n";
-    let session = |line, command: &str, output: &str| Session { line, command: command.into(), output: output.into() };
+    let session =
+        |line, command: &str, output: &str| Session { line, command: command.into(), output: output.into() };
     assert_eq!(sessions(document), [session(5, "lacuna a b", "x\n\n"), session(9, "lacuna c", "")]);
 }
 
 #[test]
 fn console_blocks_print_what_documents_say() {
     let docs = fs::read_dir(project().join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let mut documents: Vec<PathBuf> = docs.filter(|path| path.extension().is_some_and(|e| e == "md")).collect();
+    let mut documents: Vec<PathBuf> =
+        docs.filter(|path| path.extension().is_some_and(|e| e == "md")).collect();
     documents.sort();
     documents.insert(0, project().join("README.md"));
     let mut commands = 0;
@@ -97,12 +99,24 @@ fn check(document: &Path, sessions: &[Session]) {
 #[test]
 fn help_is_as_reviewed() {
     let commands = [
-        "demo", "synth", "inspect", "convert", "sparsify", "train", "import", "predict", "eval", "calibrate", "complete",
+        "demo",
+        "synth",
+        "inspect",
+        "convert",
+        "sparsify",
+        "train",
+        "import",
+        "predict",
+        "eval",
+        "calibrate",
+        "complete",
         "report",
     ];
     let overview = String::from_utf8(lacuna().arg("--help").output().unwrap().stdout).unwrap();
     assert_data_eq!(overview.as_str(), file!["help/lacuna.txt"]);
-    for line in overview.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty()) {
+    for line in
+        overview.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty())
+    {
         let name = line.split_whitespace().next().unwrap();
         assert!(name == "help" || commands.contains(&name), "{name} is not tested");
     }

@@ -178,10 +178,7 @@ fn calibrate_gives_every_detection_its_confidence() {
     // Confidences are what `eval` judges, where there are any.
     let judged = run_json(folder.path(), "eval full.json --detections with.json --iou 0.75");
     assert_eq!(judged["calibration"]["of"], "confidence");
-    let raw = run_json(
-        folder.path(),
-        "eval full.json --detections with.json --iou 0.75 --field score",
-    );
+    let raw = run_json(folder.path(), "eval full.json --detections with.json --iou 0.75 --field score");
     assert!(
         judged["calibration"]["d_ece"].as_f64() < raw["calibration"]["d_ece"].as_f64(),
         "{judged}\n{raw}"
@@ -213,8 +210,10 @@ fn every_method_calibrates() {
 fn complete_adds_and_changes_nothing_else() {
     let folder = workplace();
     let arguments = "complete sparse.json --detections dets.json --hidden hidden.json";
-    let result =
-        run_json(folder.path(), &format!("{arguments} --out whole.json --precision 0.8 --recovered recovered.json"));
+    let result = run_json(
+        folder.path(),
+        &format!("{arguments} --out whole.json --precision 0.8 --recovered recovered.json"),
+    );
     let (sparse, whole) = (read(folder.path(), "sparse.json"), read(folder.path(), "whole.json"));
     let (given, all) = (sparse["annotations"].as_array().unwrap(), whole["annotations"].as_array().unwrap());
     assert_eq!((&all[..given.len()], &whole["images"]), (&given[..], &sparse["images"]));
@@ -242,10 +241,7 @@ fn complete_adds_and_changes_nothing_else() {
 #[test]
 fn complete_takes_the_confidences_that_there_are() {
     let folder = workplace();
-    run(
-        folder.path(),
-        "calibrate sparse.json --detections dets.json --out with.json --save c.json",
-    );
+    run(folder.path(), "calibrate sparse.json --detections dets.json --out with.json --save c.json");
     let arguments = "complete sparse.json --precision 0.9";
     let fitted = run_json(folder.path(), &format!("{arguments} --detections dets.json --out a.json"));
     let given = run_json(
@@ -333,8 +329,7 @@ fn bad_input_is_named_and_leaves_nothing_behind() {
     }
     // Well formed, but too little to learn from.
     write("few.json", &format!("[{good}]"));
-    let refusal =
-        refused(folder.path(), "calibrate sparse.json --detections few.json --out new.json");
+    let refusal = refused(folder.path(), "calibrate sparse.json --detections few.json --out new.json");
     assert!(refusal.contains("no calibrator can be fitted") && refusal.contains("hint: "), "{refusal}");
     write("none.json", "[]");
     let none = run_json(folder.path(), "eval sparse.json --detections none.json");
@@ -358,23 +353,14 @@ fn bad_input_is_named_and_leaves_nothing_behind() {
         ("eval sparse.json --detections dets.json --iou 0", "`--iou`"),
         ("eval sparse.json --detections dets.json --field confidence", "lacuna calibrate"),
         ("complete sparse.json --out new.json", "--model"),
-        (
-            "complete sparse.json --detections dets.json --keep-confidences --out n.json",
-            "lacuna calibrate",
-        ),
+        ("complete sparse.json --detections dets.json --keep-confidences --out n.json", "lacuna calibrate"),
         ("complete sparse.json --detections dets.json --out sparse.json --force", "made from"),
-        (
-            "complete sparse.json --detections dets.json --format voc --out . --force",
-            "made from",
-        ),
+        ("complete sparse.json --detections dets.json --format voc --out . --force", "made from"),
         (
             "complete sparse.json --detections dets.json --format voc --out voc --recovered voc/a.json",
             "one is in the other",
         ),
-        (
-            "complete sparse.json --detections dets.json --out n.json --precision 2",
-            "from 0 to 1",
-        ),
+        ("complete sparse.json --detections dets.json --out n.json --precision 2", "from 0 to 1"),
         ("calibrate sparse.json --detections dets.json --iou-low 0.9", "`--iou-low`"),
     ] {
         let refusal = refused(folder.path(), command);

@@ -110,9 +110,11 @@ fn a_checkpoint_becomes_a_model_that_predicts() {
     assert!(ids(&named, "category_id").iter().all(|id| [40, 90].contains(id)));
     run(folder, "predict images/b.bmp --model model --ids-from gt.json --out one.json --score-min 0.0");
     assert_eq!(ids(&results(folder, "one.json"), "image_id"), [7]);
-    let json: Value =
-        serde_json::from_str(&run(folder, "predict images --model model --out high.json --score-min 0.999 --json"))
-            .unwrap();
+    let json: Value = serde_json::from_str(&run(
+        folder,
+        "predict images --model model --out high.json --score-min 0.999 --json",
+    ))
+    .unwrap();
     assert_eq!(json, serde_json::json!({"out": "high.json", "images": 3, "detections": 0}));
 
     // A model that has names finds them in whatever order a file has them.
@@ -211,7 +213,8 @@ fn what_cannot_be_predicted_is_refused() {
     ] {
         refused(folder, &format!("predict images --model model {rest} --force"), wanted);
     }
-    let out = run(folder, "predict broken.jpg images/a.bmp --model model --on-bad-image skip --out some.json");
+    let out =
+        run(folder, "predict broken.jpg images/a.bmp --model model --on-bad-image skip --out some.json");
     assert!(out.contains("in 1 images"), "{out}");
 
     // A model that was edited or damaged.

@@ -651,7 +651,12 @@ fn the_other_systems_are_resumed_exactly() {
         let model = place.path("whole/checkpoints/last");
         let out = place.path("detections.json");
         let mut predict = lacuna();
-        predict.current_dir(data()).args(["predict", "data/test", "--model"]).arg(&model).arg("--out").arg(&out);
+        predict
+            .current_dir(data())
+            .args(["predict", "data/test", "--model"])
+            .arg(&model)
+            .arg("--out")
+            .arg(&out);
         succeeded(&predict.output().unwrap());
         let mut report = lacuna();
         succeeded(&report.current_dir(data()).arg("report").arg(place.path("whole")).output().unwrap());

@@ -11,12 +11,12 @@ use std::time::Instant;
 use anyhow::Context;
 use lacuna_calib::Calibrator;
 use lacuna_data::output::{IfExists, NewFolder};
-use lacuna_synth::{SynthConfig, fill_folder};
-use lacuna_train::config::{RunConfig, Source};
+use lacuna_data::synth::{SynthConfig, fill_folder};
+use lacuna_train::config::{ConfigSource, RunConfig};
 use lacuna_train::data::Data;
 use lacuna_train::metrics::MetricsWindow;
 use lacuna_train::phases::Phase;
-use lacuna_train::runner::{Begin, Spectator, train};
+use lacuna_train::run::{Begin, Observer, train};
 use serde_json::json;
 
 use super::step::{Case, Work};
@@ -72,7 +72,7 @@ fn config(detector: &str, data: &Path, more: &str) -> anyhow::Result<RunConfig> 
         annotations.display(),
         data.join("train").display()
     );
-    Ok(RunConfig::parse(Source { path: Path::new("bench"), text: &text, set: &[] })?)
+    Ok(RunConfig::parse(ConfigSource { path: Path::new("bench"), text: &text, overrides: &[] })?)
 }
 
 /// The time of iterations, and of bare steps in between.
@@ -84,8 +84,8 @@ struct Alternating {
     counted: u64,
 }
 
-impl Spectator for Alternating {
-    fn begins(&mut self, _: &Data, _: u64) {
+impl Observer for Alternating {
+    fn started(&mut self, _: &Data, _: u64) {
         self.resumed = Instant::now();
     }
 
@@ -115,18 +115,20 @@ fn iterations(case: &Case, data: &Path, options: &Options) -> anyhow::Result<()>
     let mut config = config(&case.detector, data, &more)?;
     config.detector = case.config()?;
     let run = tempfile::tempdir()?;
-    let mut spectator = Alternating {
+    let mut observer = Alternating {
         bare: Work::new(case)?,
         resumed: Instant::now(),
         iterations_s: 0.0,
         bare_s: 0.0,
         counted: 0,
     };
-    let finished = train(config, &run.path().join("run"), Begin::New(IfExists::Refuse), &mut spectator)?;
-    let Alternating { iterations_s, bare_s, counted, .. } = spectator;
+    let finished = train(config, &run.path().join("run"), Begin::New(IfExists::Refuse), &mut observer)?;
+    let Alternating { iterations_s, bare_s, counted, .. } = observer;
     let (ours, bare) = (iterations_s / counted as f64, bare_s / counted as f64);
-    let phases: Vec<(&str, f64)> =
-        Phase::ALL.into_iter().map(|phase| (phase.name(), finished.watch.of(phase).as_secs_f64())).collect();
+    let phases: Vec<(&str, f64)> = Phase::ALL
+        .into_iter()
+        .map(|phase| (phase.name(), finished.stopwatch.elapsed(phase).as_secs_f64()))
+        .collect();
     let whole: f64 = phases.iter().map(|(_, seconds)| seconds).sum();
     let name = case.name().replace("step", "iteration");
     if options.json {
@@ -149,7 +151,7 @@ fn iterations(case: &Case, data: &Path, options: &Options) -> anyhow::Result<()>
 #[derive(Default)]
 struct Resident(Vec<u64>);
 
-impl Spectator for Resident {
+impl Observer for Resident {
     fn iteration(&mut self, iteration: u64, _: usize, _: &MetricsWindow, _: Option<&Calibrator>) {
         if iteration.is_multiple_of(500) {
             self.0.push(resident_bytes().unwrap_or(0));

@@ -19,7 +19,7 @@ use lacuna_train::data::Data;
 use lacuna_train::evaluate::detect_all;
 use lacuna_train::metrics::FOUND_IOU_MIN;
 use lacuna_train::model::Model;
-use lacuna_train::runner::Finished;
+use lacuna_train::run::Finished;
 use serde::{Deserialize, Serialize};
 
 use super::page::{Run, cell, mean};

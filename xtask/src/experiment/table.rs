@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use lacuna_data::sparsify::{Percent, SparsifyKind};
-use lacuna_train::config::{Method, RunConfig, Source};
+use lacuna_train::config::{ConfigSource, RunConfig};
+use lacuna_train::methods::Method;
 use serde::Deserialize;
 
 #[derive(Clone, Debug, Deserialize)]
@@ -148,7 +149,7 @@ impl Table {
         table.preset = folder.join(&table.preset);
         table.columns.iter_mut().for_each(|column| column.config = folder.join(&column.config));
         for section in read_toml(&table.preset)?.keys() {
-            let known = Method::named(section).is_some();
+            let known = Method::NAMES.contains(&section.as_str());
             ensure!(known, "{}: `[{section}]` is no method", table.preset.display());
         }
         for row in &table.rows {
@@ -250,7 +251,7 @@ impl Table {
         if let Stage::After(Some(model)) = stage {
             set.push(format!("start.model={}", quoted(model)));
         }
-        let source = Source { path, text: &text, set: &set };
+        let source = ConfigSource { path, text: &text, overrides: &set };
         let cell = format!("{}, {}", self.rows[row].name, self.columns[column].name);
         Ok(Some(RunConfig::parse(source).with_context(|| cell)?))
     }

@@ -7,7 +7,7 @@ use lacuna_boxes::Detection;
 use lacuna_data::Dataset;
 use lacuna_data::layout::Split;
 use lacuna_data::results::Results;
-use lacuna_train::evaluate::{classes_in, detect_all};
+use lacuna_train::evaluate::{detect_all, match_classes};
 use lacuna_train::model::{Model, ModelConfig};
 
 use super::data::DataOptions;
@@ -95,7 +95,7 @@ pub struct ModelDetections {
 pub fn detect_with_model(model: &Path, split: &Split, options: &DataOptions) -> Result<ModelDetections> {
     let Model { config, detector } = Model::read(model)?;
     let dataset = &split.dataset;
-    let classes = classes_in(&config.categories, dataset);
+    let classes = match_classes(&config.categories, dataset);
     if classes.iter().all(Option::is_none) {
         usage(&format!("{} and {} have no class in common", model.display(), split.path().display()));
     }

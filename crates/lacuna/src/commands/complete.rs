@@ -16,10 +16,10 @@ use lacuna_data::yolo::LeftOut;
 use lacuna_data::{Dataset, coco, label_studio};
 use lacuna_eval::Recovery;
 use lacuna_gaps::{
-    Acceptance, CalibratorFile, Candidate, DatasetCompleteness, Completion, FitOptions, FoldedCalibrator,
+    Acceptance, CalibratorFile, Candidate, Completion, DatasetCompleteness, FitOptions, FoldedCalibrator,
     JudgedDetection, candidates, completed, expected_precision, judge, read_hidden, recovery_by_class,
 };
-use lacuna_train::evaluate::renamed;
+use lacuna_train::evaluate::map_classes;
 use serde_json::{Map, Value, json};
 
 use crate::args::data::DataArgs;
@@ -196,7 +196,7 @@ fn read_detections(args: &Args, split: &Split) -> Result<Detections> {
     let path = match args.source.source() {
         DetectionSource::Model(path) => {
             let ModelDetections { detections, classes, .. } = detect_with_model(path, split, options)?;
-            return Ok(Detections { images: renamed(&detections, &classes), confidences: None });
+            return Ok(Detections { images: map_classes(&detections, &classes), confidences: None });
         }
         DetectionSource::File(path) => path,
     };

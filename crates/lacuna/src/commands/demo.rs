@@ -13,15 +13,16 @@ use lacuna_data::sparsify::{Percent, Sparse, SparsifyKind, sparsify};
 use lacuna_data::{Dataset, coco};
 use lacuna_eval::{AveragePrecision, Recovery, recovery};
 use lacuna_gaps::{
-    Acceptance, Candidate, DatasetCompleteness, Completion, FitOptions, FoldedCalibrator, JudgedDetection,
+    Acceptance, Candidate, Completion, DatasetCompleteness, FitOptions, FoldedCalibrator, JudgedDetection,
     Truth, candidate_truths, candidates, completed, expected_precision, judge, judged_truths, reliability,
 };
 use lacuna_synth::SynthConfig;
-use lacuna_train::config::{Calibrated, Method, RunConfig, Source};
+use lacuna_train::config::{ConfigSource, RunConfig};
 use lacuna_train::evaluate::detect_all;
+use lacuna_train::methods::{Calibrated, Method};
 use lacuna_train::metrics::FOUND_IOU_MIN;
 use lacuna_train::model::Model;
-use lacuna_train::runner::{Begin, Finished, TrainError};
+use lacuna_train::run::{Begin, Finished, TrainError};
 use serde_json::{Value, json};
 
 use super::synth;
@@ -160,7 +161,7 @@ fn generate_data(args: &Args) -> Result<(Sparse, Dataset)> {
 /// A preset with the demo's own paths, seed and length.
 fn config(name: &str, text: &str, folder: &DemoFolder, args: &Args) -> Result<RunConfig> {
     let path = PathBuf::from(format!("synth-{name}.toml"));
-    let mut config = RunConfig::parse(Source { path: &path, text, set: &[] })?;
+    let mut config = RunConfig::parse(ConfigSource { path: &path, text, overrides: &[] })?;
     config.train.seed = args.seed;
     if let Some(iterations) = args.iterations {
         let share = iterations as f64 / config.train.iterations as f64;

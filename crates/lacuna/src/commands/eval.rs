@@ -17,7 +17,7 @@ use lacuna_eval::{
     average_precision_at, judge_confidences,
 };
 use lacuna_gaps::{given_and_hidden, read_hidden, recovery_above_thresholds};
-use lacuna_train::evaluate::renamed;
+use lacuna_train::evaluate::map_classes;
 use serde_json::{Map, Value, json};
 
 use crate::args::data::DataArgs;
@@ -192,7 +192,7 @@ fn from_model(path: &Path, args: &Args, split: &Split) -> Result<Detections> {
     let with_image = |(image, found): (usize, Vec<lacuna_boxes::Detection>)| {
         found.into_iter().map(move |detection| ImageDetection::from_detection(image, detection))
     };
-    let scored = renamed(&detections, &classes).into_iter().enumerate().flat_map(with_image).collect();
+    let scored = map_classes(&detections, &classes).into_iter().enumerate().flat_map(with_image).collect();
     Ok(Detections { scored, confidences })
 }
 

@@ -130,7 +130,7 @@ pub fn run(args: &Args) -> Result<()> {
         None => label_numbers(&detector),
     };
     let model =
-        Model::of_checkpoint(checkpoint, ModelConfig { detector, input, calibrator: None, categories })?;
+        Model::from_checkpoint(checkpoint, ModelConfig { detector, input, calibrator: None, categories })?;
     let parameters = model.n_parameters();
     model.write(&args.out, if_exists)?;
 

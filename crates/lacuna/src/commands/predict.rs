@@ -12,7 +12,7 @@ use lacuna_data::draw::{Outline, draw};
 use lacuna_data::layout::{self, Layout};
 use lacuna_data::output::{NewFolder, write_file};
 use lacuna_data::{Dataset, coco};
-use lacuna_train::evaluate::classes_in;
+use lacuna_train::evaluate::match_classes;
 use lacuna_train::model::{Model, ModelCategory, ModelConfig};
 use serde::Serialize;
 use serde_json::json;
@@ -183,7 +183,7 @@ fn wanted_classes(options: &DataOptions, categories: &[ModelCategory]) -> Vec<bo
 /// The categories of a file that have these names.
 fn categories_of_names(path: &Path, categories: &[ModelCategory]) -> Result<Vec<ModelCategory>> {
     let dataset = coco::read(path)?;
-    let known = classes_in(categories, &dataset);
+    let known = match_classes(categories, &dataset);
     let of_file = |(class, known): (&ModelCategory, Option<usize>)| {
         let Some(known) = known else {
             usage(&format!("{} has no category `{}`, which the model has", path.display(), class.name))

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use lacuna_data::output::{IfExists, write_file};
-use lacuna_train::runner::{CONFIG, METRICS};
+use lacuna_train::run::{CONFIG, METRICS};
 use serde_json::json;
 
 use crate::args::output::OutputArgs;

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use lacuna_data::output::{IfExists, is_within};
-use lacuna_train::config::{RunConfig, Source};
+use lacuna_train::config::{ConfigSource, RunConfig};
 use lacuna_train::metrics::Record;
 use lacuna_train::phases::{Phase, Stopwatch};
-use lacuna_train::runner::{Begin, CONFIG, Finished};
+use lacuna_train::run::{Begin, CONFIG, Finished};
 use serde_json::{Value, json};
 
 use crate::args::output::OutputArgs;
@@ -51,7 +51,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let text = fs::read_to_string(&args.config)
         .map_err(|source| lacuna_data::Error::Read { path: args.config.clone(), source })?;
-    let config = RunConfig::parse(Source { path: &args.config, text: &text, set: &args.set })?;
+    let config = RunConfig::parse(ConfigSource { path: &args.config, text: &text, overrides: &args.set })?;
     let out = match &args.out {
         Some(out) => out.clone(),
         None => default_folder(&args.config)?,
@@ -96,21 +96,22 @@ fn default_folder(config: &Path) -> Result<PathBuf> {
     Ok(Path::new("runs").join(name))
 }
 
-fn seconds(watch: &Stopwatch) -> impl Iterator<Item = (Phase, f64)> {
-    Phase::ALL.into_iter().map(|phase| (phase, watch.of(phase).as_secs_f64()))
+fn seconds(stopwatch: &Stopwatch) -> impl Iterator<Item = (Phase, f64)> {
+    Phase::ALL.into_iter().map(|phase| (phase, stopwatch.elapsed(phase).as_secs_f64()))
 }
 
 fn profile_json(finished: &Finished) -> Value {
-    let phases = seconds(&finished.watch).map(|(phase, seconds)| (phase.name().to_owned(), seconds.into()));
+    let phases =
+        seconds(&finished.stopwatch).map(|(phase, seconds)| (phase.name().to_owned(), seconds.into()));
     json!({ "images": finished.images, "seconds": Value::Object(phases.collect()) })
 }
 
 /// Where the time of a run went.
 fn profile(finished: &Finished) -> Table {
-    let whole: f64 = seconds(&finished.watch).map(|(_, seconds)| seconds).sum();
+    let whole: f64 = seconds(&finished.stopwatch).map(|(_, seconds)| seconds).sum();
     let iterations = finished.iterations.max(1) as f64;
     let mut table = Table::new(["phase", "seconds", "share", "ms per iteration"]);
-    for (phase, seconds) in seconds(&finished.watch) {
+    for (phase, seconds) in seconds(&finished.stopwatch) {
         let share = 100.0 * seconds / whole.max(1e-9);
         let each = 1000.0 * seconds / iterations;
         table.row([

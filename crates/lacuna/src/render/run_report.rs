@@ -9,17 +9,18 @@ use lacuna_calib::{CalibratorKind, Confidence, Platt};
 use lacuna_data::Dataset;
 use lacuna_eval::Recovery;
 use lacuna_gaps::{
-    Acceptance, Candidate, DatasetCompleteness, Completion, FitOptions, FoldedCalibrator, JudgedDetection,
+    Acceptance, Candidate, Completion, DatasetCompleteness, FitOptions, FoldedCalibrator, JudgedDetection,
     OverlapRule, candidates, expected_precision, judge, read_hidden, recovery_by_class,
 };
 use lacuna_models::DetectorConfig;
 use lacuna_models::resnet::Depth;
 use lacuna_report::{Bin, ClassCompletion, Curves, Picture, Report, RunResult, Series, TrainingStage};
-use lacuna_train::config::{Method, RunConfig, Source};
+use lacuna_train::config::{ConfigSource, RunConfig};
 use lacuna_train::data::Data;
-use lacuna_train::evaluate::{classes_in, detect_all, renamed};
+use lacuna_train::evaluate::{detect_all, map_classes, match_classes};
+use lacuna_train::methods::Method;
 use lacuna_train::model::Model;
-use lacuna_train::runner::{CONFIG, Finished, METRICS};
+use lacuna_train::run::{CONFIG, Finished, METRICS};
 use serde_json::Value;
 
 use super::completeness::completeness_sentences;
@@ -35,7 +36,7 @@ pub fn run_report(run: &Path, pictures: usize, sample_images: usize) -> Result<R
     let path = run.join(CONFIG);
     let not_a_run = |why: String| NotARun { path: run.to_owned(), why };
     let text = fs::read_to_string(&path).map_err(|error| not_a_run(format!("config.toml: {error}")))?;
-    let config = RunConfig::parse(Source { path: &path, text: &text, set: &[] })?;
+    let config = RunConfig::parse(ConfigSource { path: &path, text: &text, overrides: &[] })?;
     let metrics = fs::read_to_string(run.join(METRICS))
         .map_err(|error| not_a_run(format!("metrics.jsonl: {error}")))?;
     // The last line of a run that was killed need not be whole.
@@ -304,7 +305,7 @@ fn detect(
     let (detector, input) = (&model.detector, &model.config.input);
     let on_bad_image = config.data.on_bad_image;
     let found = detect_all(detector, input, (dataset, folder), on_bad_image, &mut || progress.done())?;
-    Ok(renamed(&found.detections, &classes_in(&model.config.categories, dataset)))
+    Ok(map_classes(&found.detections, &match_classes(&model.config.categories, dataset)))
 }
 
 /// The boxes that a run's model recovers.
@@ -325,7 +326,7 @@ const CONFIDENCE_MIN: f32 = 0.7;
 const SCORE_MIN: f32 = 0.1;
 
 fn recover(model: &Model, config: &RunConfig, dataset: &Dataset, detections: &[Vec<Detection>]) -> Recovered {
-    let (score_min, rule) = match config.method.teaching() {
+    let (score_min, rule) = match config.method.teacher_settings() {
         Some((teacher, rule)) => (teacher.score_min, rule),
         None => (SCORE_MIN, OverlapRule::default()),
     };

@@ -9,7 +9,7 @@ use lacuna_calib::Calibrator;
 use lacuna_train::config::RunConfig;
 use lacuna_train::data::Data;
 use lacuna_train::metrics::{MetricsWindow, Record};
-use lacuna_train::runner::{self, Begin, Finished, Spectator, TrainError};
+use lacuna_train::run::{self as training_run, Begin, Finished, Observer, TrainError};
 
 use crate::interrupt;
 use crate::render::notes::note_problems;
@@ -27,7 +27,7 @@ pub fn train(
 ) -> Result<Finished, TrainError> {
     interrupt::watch();
     let mut display = RunDisplay::new(title, config.train.iterations);
-    runner::train(config, run, begin, &mut display)
+    training_run::train(config, run, begin, &mut display)
 }
 
 struct RunDisplay {
@@ -87,8 +87,8 @@ impl RunDisplay {
     }
 }
 
-impl Spectator for RunDisplay {
-    fn go_on(&mut self) -> bool {
+impl Observer for RunDisplay {
+    fn keep_going(&mut self) -> bool {
         !interrupt::requested()
     }
 
@@ -96,7 +96,7 @@ impl Spectator for RunDisplay {
         self.print(&format!("warning: {warning}"));
     }
 
-    fn begins(&mut self, data: &Data, iteration: u64) {
+    fn started(&mut self, data: &Data, iteration: u64) {
         note_problems(&data.train.split);
         let train = &data.train.dataset;
         let mut line = format!(
