@@ -244,9 +244,9 @@ simd_fn! {
                 S,
                 channels,
                 // SAFETY: the caller vouches for the pixels; the channels are inside them.
-                |of| unsafe { pool_channels::<S, 4, TAPS>(s, &row, x, of, y, at, taps) },
+                |channels| unsafe { pool_channels::<S, 4, TAPS>(s, &row, x, channels, y, at, taps) },
                 // SAFETY: as above.
-                |of| unsafe { pool_channels::<S, 1, TAPS>(s, &row, x, of, y, at, taps) }
+                |channels| unsafe { pool_channels::<S, 1, TAPS>(s, &row, x, channels, y, at, taps) }
             );
         }
     }
@@ -316,9 +316,9 @@ simd_fn! {
                 S,
                 channels,
                 // SAFETY: the caller vouches for the pixels; the channels are inside them.
-                |of| unsafe { unpool_channels::<S, 4>(s, &row, dy, taps, of, dx, at) },
+                |channels| unsafe { unpool_channels::<S, 4>(s, &row, dy, taps, channels, dx, at) },
                 // SAFETY: as above.
-                |of| unsafe { unpool_channels::<S, 1>(s, &row, dy, taps, of, dx, at) }
+                |channels| unsafe { unpool_channels::<S, 1>(s, &row, dy, taps, channels, dx, at) }
             );
         }
     }

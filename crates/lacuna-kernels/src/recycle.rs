@@ -1,8 +1,8 @@
-//! An allocator that keeps large blocks for the next one who asks.
+//! The program's allocator: it reuses large blocks.
 //!
-//! A training step allocates and frees the same tensors again and again. The system's allocator
-//! gives large ones back to the kernel, which clears and maps their pages anew each time: several
-//! times the cost of the convolution that fills them. A program that trains says
+//! A training step allocates and frees tensors of the same sizes again and again. The system's allocator
+//! returns large ones to the kernel, which clears and maps their pages again each time. That costs several
+//! times as much as the convolution that fills them. A program that trains uses
 //!
 //! ```
 //! #[global_allocator]
@@ -33,10 +33,11 @@ const ALIGN: usize = 64;
 /// kernel that walks through many rows at once needs more small pages than the processor can keep in mind.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// A global allocator whose large blocks are recycled within size classes. It holds at most half as
-/// much again as what was in use at once at the worst moment so far: a loop of steps of varying sizes does
-/// not grow. Without that half, sizes that are in use only before or after the worst moment would
-/// be freed and mapped anew in every step.
+/// A global allocator that recycles large blocks within size classes.
+///
+/// It holds at most 1.5 times the peak of what was in use at once, so a loop of steps of varying sizes does not grow.
+/// Without the extra half, sizes that are in use only before or after the peak would be freed and mapped again in every
+/// step.
 #[derive(Debug)]
 pub struct Recycle {
     state: Mutex<State>,

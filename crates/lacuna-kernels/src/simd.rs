@@ -22,17 +22,18 @@ pub(crate) enum Set {
     Portable,
 }
 
-/// What [`Isa::best`] is in this process.
+/// The value of [`Isa::best`] in this process.
 static BEST: OnceLock<Isa> = OnceLock::new();
 
 impl Isa {
-    /// The widest instruction set of this processor, or what it is [held to](Self::hold).
+    /// The instruction set of this process: the widest of the processor, unless another was set ([`Self::hold_to`],
+    /// [`Self::from_env`]).
     pub fn best() -> Self {
         *BEST.get_or_init(Self::widest)
     }
 
-    /// Makes [`Isa::best`] what the environment variable `LACUNA_INSTRUCTIONS` [names](Self::name), if it is set: for the
-    /// same kernels on processors that differ, or a measurement as if on another. To be called before any kernel.
+    /// Sets [`Isa::best`] to what the environment variable `LACUNA_INSTRUCTIONS` [names](Self::name), if it is set. Call it
+    /// before any kernel.
     pub fn from_env() -> Result<(), NoSuchInstructions> {
         let Some(name) = std::env::var_os("LACUNA_INSTRUCTIONS") else { return Ok(()) };
         let isa =
@@ -41,8 +42,8 @@ impl Isa {
         Ok(())
     }
 
-    /// Makes [`Isa::best`] this one, in the whole process and before any kernel: what a test needs whose result must be the
-    /// same on every machine.
+    /// Sets [`Isa::best`] to this one, for the whole process. Panics if a kernel has run already. For tests whose result
+    /// must be the same on every machine.
     pub fn hold_to(self) {
         let held = *BEST.get_or_init(|| self);
         assert_eq!(held, self, "a kernel has run already");
@@ -100,7 +101,7 @@ impl Isa {
     }
 }
 
-/// What `LACUNA_INSTRUCTIONS` names is no instruction set of this processor.
+/// `LACUNA_INSTRUCTIONS` names an instruction set that this processor lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoSuchInstructions(OsString);
 

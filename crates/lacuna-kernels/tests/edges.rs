@@ -138,7 +138,8 @@ fn what_is_not_finite_stays_near() {
             for pixel in 0..pixels {
                 let at = place(pixel);
                 let distance = at.0.abs_diff(bad_at.0).max(at.1.abs_diff(bad_at.1));
-                let finite = |of: &[f32]| of[pixel * 16..][..16].iter().all(|value| value.is_finite());
+                let finite =
+                    |values: &[f32]| values[pixel * 16..][..16].iter().all(|value| value.is_finite());
                 // A tile of 6×6 and a pixel around it.
                 assert!(pixel != bad_pixel || !finite(&y) && !finite(&dx));
                 assert!(distance <= 6 || finite(&y) && finite(&dx), "{bad_pixel} spoils {pixel}");
@@ -171,8 +172,8 @@ fn what_is_not_finite_stays_in_its_tiles() {
             for (at_y, at_x) in (0..14).flat_map(|y| (0..14).map(move |x| (y, x))) {
                 let spoiled = reaches(at_y, bad_pixel.0) && reaches(at_x, bad_pixel.1);
                 let pixel = at_y * 14 + at_x;
-                let finite = |of: &[f32], channels: usize| {
-                    of[pixel * channels..][..channels].iter().all(|value| value.is_finite())
+                let finite = |values: &[f32], channels: usize| {
+                    values[pixel * channels..][..channels].iter().all(|value| value.is_finite())
                 };
                 assert!(spoiled || finite(&y, 20) && finite(&dx, 18), "{algorithm:?} {at_y} {at_x}");
             }

@@ -8,13 +8,13 @@ use crate::anchors::Anchors;
 use crate::backbone::Backbone;
 use crate::coder::distances;
 use crate::detector::{DetectorConfigError, WIDTH_MAX, require};
-use crate::fpn::{ExtraLevels, Pyramid};
-use crate::images::Images;
-use crate::layers::{GROUPS, Init, Mode};
+use crate::fpn::ExtraLevels;
+use crate::layers::{GROUPS, Init};
 use crate::loss_options::LossNormalization;
 use crate::losses::{Loss, giou};
 use crate::matcher::AnchorMatch;
-use crate::one_stage::{HEAD_DEPTH_MAX, OneStage, OneStageHead, OneStageHeadConfig, OneStageOutput};
+use crate::one_stage::{HEAD_DEPTH_MAX, OneStage, OneStageHead, OneStageHeadConfig};
+use crate::ops::Grid;
 use crate::postprocess::PostProcess;
 use crate::resnet::ResNetConfig;
 
@@ -89,15 +89,16 @@ pub struct Fcos {
 }
 
 impl OneStage for Fcos {
-    fn n_classes(&self) -> usize {
-        self.config.n_classes
+    fn backbone(&self) -> &Backbone {
+        &self.backbone
     }
 
-    fn forward(&self, images: &Images, mode: Mode) -> OneStageOutput {
-        let maps = self.backbone.forward(images.pixels.clone(), mode);
-        let Pyramid { rows, levels } = Pyramid::from_maps(&maps);
-        let locations = Anchors::locations(&levels, images.padded());
-        self.head.forward(rows, &levels, locations)
+    fn head(&self) -> &OneStageHead {
+        &self.head
+    }
+
+    fn samples(&self, levels: &[Grid], padded: (usize, usize)) -> Anchors {
+        Anchors::locations(levels, padded)
     }
 
     fn post_process(&self) -> (PostProcess, usize) {

@@ -9,6 +9,8 @@ use lacuna_boxes::{Box2, Detection};
 use rayon::prelude::*;
 
 use crate::anchors::Anchors;
+use crate::backbone::Backbone;
+use crate::fpn::Pyramid;
 use crate::images::{Images, Objects, Target};
 use crate::layers::{Conv, Draw, EPSILON, GroupNorm, Init, Mode};
 use crate::loss_options::{LossNormalization, LossOptions, Losses, Term};
@@ -131,9 +133,12 @@ fn run_branch(rows: Tensor<2>, levels: &[Grid], branch: &Branch) -> Tensor<2> {
 
 /// The rules of a one-stage detector.
 pub(crate) trait OneStage: Sync {
-    fn n_classes(&self) -> usize;
+    fn backbone(&self) -> &Backbone;
 
-    fn forward(&self, images: &Images, mode: Mode) -> OneStageOutput;
+    fn head(&self) -> &OneStageHead;
+
+    /// The samples on these levels of a batch padded to `(height, width)`.
+    fn samples(&self, levels: &[Grid], padded: (usize, usize)) -> Anchors;
 
     /// The post-processing, and the best of each level that go on to it.
     fn post_process(&self) -> (PostProcess, usize);
@@ -157,6 +162,13 @@ pub(crate) trait OneStage: Sync {
 
     /// What a sample learns as its center-ness, if the detector has it.
     fn centerness(&self, sample: Box2, target: Box2) -> Option<f32>;
+
+    fn forward(&self, images: &Images, mode: Mode) -> OneStageOutput {
+        let maps = self.backbone().forward(images.pixels.clone(), mode);
+        let Pyramid { rows, levels } = Pyramid::from_maps(&maps);
+        let samples = self.samples(&levels, images.padded());
+        self.head().forward(rows, &levels, samples)
+    }
 }
 
 /// The detections of each image with a score above `score_min`. The score of a class is its probability `p`, and with
@@ -179,7 +191,7 @@ pub(crate) fn detect(detector: &impl OneStage, images: &Images, score_min: f32) 
         post_process.dense(
             (images, image),
             &samples,
-            (&logits, detector.n_classes()),
+            (&logits, detector.head().config.n_classes),
             (logit_floor(probability_min), per_level),
             score,
             |row, sample| detector.decode(sample, boxes[row]),
@@ -206,7 +218,7 @@ fn loss(
     options: &LossOptions,
 ) -> Losses {
     let OneStageOutput { logits, boxes, centerness, samples } = output;
-    let n_classes = detector.n_classes();
+    let n_classes = detector.head().config.n_classes;
     let objects = images.targets_in_views(targets, n_classes);
     let match_all = |objects: &[Objects]| -> Vec<Vec<AnchorMatch>> {
         objects.par_iter().map(|objects| detector.matches(samples, &objects.boxes)).collect()

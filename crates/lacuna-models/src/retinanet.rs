@@ -8,13 +8,13 @@ use crate::anchors::{AnchorConfig, Anchors};
 use crate::backbone::Backbone;
 use crate::coder::BoxCoder;
 use crate::detector::{DetectorConfigError, WIDTH_MAX, require};
-use crate::fpn::{ExtraLevels, Pyramid};
-use crate::images::Images;
-use crate::layers::{Init, Mode};
+use crate::fpn::ExtraLevels;
+use crate::layers::Init;
 use crate::loss_options::LossNormalization;
 use crate::losses::{Loss, smooth_l1};
 use crate::matcher::{AnchorMatch, Matcher};
-use crate::one_stage::{HEAD_DEPTH_MAX, OneStage, OneStageHead, OneStageHeadConfig, OneStageOutput};
+use crate::one_stage::{HEAD_DEPTH_MAX, OneStage, OneStageHead, OneStageHeadConfig};
+use crate::ops::Grid;
 use crate::postprocess::PostProcess;
 use crate::resnet::ResNetConfig;
 
@@ -100,15 +100,16 @@ pub struct RetinaNet {
 }
 
 impl OneStage for RetinaNet {
-    fn n_classes(&self) -> usize {
-        self.config.n_classes
+    fn backbone(&self) -> &Backbone {
+        &self.backbone
     }
 
-    fn forward(&self, images: &Images, mode: Mode) -> OneStageOutput {
-        let maps = self.backbone.forward(images.pixels.clone(), mode);
-        let Pyramid { rows, levels } = Pyramid::from_maps(&maps);
-        let anchors = self.config.anchors.over(&levels, images.padded());
-        self.head.forward(rows, &levels, anchors)
+    fn head(&self) -> &OneStageHead {
+        &self.head
+    }
+
+    fn samples(&self, levels: &[Grid], padded: (usize, usize)) -> Anchors {
+        self.config.anchors.over(levels, padded)
     }
 
     fn post_process(&self) -> (PostProcess, usize) {

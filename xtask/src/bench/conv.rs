@@ -304,17 +304,17 @@ impl Kind {
     }
 
     fn name(self) -> String {
-        let of = |kind: &str, layer: &Layer| {
+        let describe = |kind: &str, layer: &Layer| {
             let Layer { sizes, in_channels, out_channels, kernel, stride, .. } = layer;
-            let of = match sizes {
+            let place = match sizes {
                 [size] => size.to_string(),
                 _ => "P3-P7".into(),
             };
-            format!("{kind} {kernel}x{kernel} s{stride} {in_channels}->{out_channels} @{of}")
+            format!("{kind} {kernel}x{kernel} s{stride} {in_channels}->{out_channels} @{place}")
         };
         match self {
-            Self::Conv(layer) => of("conv", layer),
-            Self::Block(layer) => of("block", layer),
+            Self::Conv(layer) => describe("conv", layer),
+            Self::Block(layer) => describe("block", layer),
             Self::MaxPool => "max-pool 3x3 s2 64 @128".into(),
             Self::GroupNorm => "group norm 32 + relu 256 @P3-P7".into(),
             Self::BatchNorm => "batch norm + relu 64 @64".into(),

@@ -787,7 +787,7 @@ fn two_views_are_learned_together() {
         let options = LossOptions::default();
         faster_rcnn.two_view_loss(&images, &targets, &TwoViews { score_min, mining }, &options, &mut rngs)
     };
-    let has = |losses: &Losses, term: Term| losses.0.iter().any(|(of, _)| *of == term);
+    let has = |losses: &Losses, term: Term| losses.0.iter().any(|(own, _)| *own == term);
     let TwoViewLoss { losses, detections: found, .. } = run(None, 0.99);
     assert!(!has(&losses, Term::Consistency) && found.iter().all(Vec::is_empty));
     // An untrained detector is as sure of everything as of nothing: all is found, and all is mined.
@@ -858,13 +858,13 @@ fn the_loss_of_two_views_is_the_mean_of_both() {
             let logits: Vec<f64> = logits[3 * row..][..3].iter().map(|&x| x.into()).collect();
             let sum: f64 = logits.iter().map(|x| x.exp()).sum();
             classification += (sum.ln() - logits[class]) / proposals.len() as f64;
-            let Some(Target { bbox: of, .. }) = best else { continue };
-            let ((x, y), (of_x, of_y)) = (bbox.center(), of.center());
+            let Some(Target { bbox: object, .. }) = best else { continue };
+            let ((x, y), (object_x, object_y)) = (bbox.center(), object.center());
             let wanted = [
-                10.0 * (of_x - x) / bbox.width(),
-                10.0 * (of_y - y) / bbox.height(),
-                5.0 * (of.width() / bbox.width()).ln(),
-                5.0 * (of.height() / bbox.height()).ln(),
+                10.0 * (object_x - x) / bbox.width(),
+                10.0 * (object_y - y) / bbox.height(),
+                5.0 * (object.width() / bbox.width()).ln(),
+                5.0 * (object.height() / bbox.height()).ln(),
             ];
             for (delta, wanted) in deltas[4 * (3 * row + class)..][..4].iter().zip(wanted) {
                 let off = f64::from((delta - wanted).abs());

@@ -215,7 +215,7 @@ pub(super) fn batch_norm(
     let (grid, channels) = grid_of(x.dims());
     let shape = x.dims();
     let (y, mean, variance) = normalized(x.reshape([1, grid.pixels(), channels, 1]), epsilon);
-    let [mean, variance] = [mean, variance].map(|of| of.inner().reshape([channels]));
+    let [mean, variance] = [mean, variance].map(|statistic| statistic.inner().reshape([channels]));
     let epilogue = TensorEpilogue { shift: Some(bias), residual, relu, ..TensorEpilogue::default() };
     (finish(y.reshape(shape) * per_channel(weight), epilogue), BatchStatistics { mean, variance })
 }

@@ -560,37 +560,37 @@ fn refusal(call: impl FnOnce() + std::panic::UnwindSafe) -> String {
 
 #[test]
 fn shapes_that_do_not_fit_are_named() {
-    let of = |shape: [usize; 4]| constant(1, shape, &Device::flex());
-    let of_1 = |len: usize| constant(1, [len], &Device::flex());
+    let image = |shape: [usize; 4]| constant(1, shape, &Device::flex());
+    let vector = |len: usize| constant(1, [len], &Device::flex());
     let window = Window::new(3, 1, 1);
-    let conv = |epilogue| conv2d(of([1, 8, 6, 5]), of([3, 3, 5, 8]), window, epilogue);
+    let conv = |epilogue| conv2d(image([1, 8, 6, 5]), image([3, 3, 5, 8]), window, epilogue);
     let none = TensorEpilogue::<4>::default;
     let group = |levels: &[Grid], groups, weights| {
-        group_norm(of([1, 4, 4, 6]), levels, groups, of_1(weights), of_1(6), 1e-5, true)
+        group_norm(image([1, 4, 4, 6]), levels, groups, vector(weights), vector(6), 1e-5, true)
     };
     let cases: Vec<(String, &str)> = vec![
         (
-            refusal(|| drop(conv2d(of([1, 8, 8, 5]), of([3, 3, 4, 8]), window, none()))),
+            refusal(|| drop(conv2d(image([1, 8, 8, 5]), image([3, 3, 4, 8]), window, none()))),
             "x has shape [1, 8, 8, 5], which does not fit weight of shape [3, 3, 4, 8]",
         ),
         (
-            refusal(|| drop(conv2d(of([1, 8, 8, 5]), of([5, 5, 5, 8]), window, none()))),
+            refusal(|| drop(conv2d(image([1, 8, 8, 5]), image([5, 5, 5, 8]), window, none()))),
             "weight has shape [5, 5, 5, 8], which does not fit a window of shape [3, 3]",
         ),
         (
-            refusal(|| drop(conv(TensorEpilogue { scale: Some(of_1(5)), ..none() }))),
+            refusal(|| drop(conv(TensorEpilogue { scale: Some(vector(5)), ..none() }))),
             "scale has shape [5], which does not fit the output of shape [1, 8, 6, 8]",
         ),
         (
-            refusal(|| drop(conv(TensorEpilogue { shift: Some(of_1(1)), ..none() }))),
+            refusal(|| drop(conv(TensorEpilogue { shift: Some(vector(1)), ..none() }))),
             "shift has shape [1], which does not fit the output of shape [1, 8, 6, 8]",
         ),
         (
-            refusal(|| drop(conv(TensorEpilogue { residual: Some(of([1, 6, 8, 8])), ..none() }))),
+            refusal(|| drop(conv(TensorEpilogue { residual: Some(image([1, 6, 8, 8])), ..none() }))),
             "residual has shape [1, 6, 8, 8], which does not fit the output of shape [1, 8, 6, 8]",
         ),
         (
-            refusal(|| drop(upsample_add(of([1, 2, 2, 5]), of([1, 4, 4, 6])))),
+            refusal(|| drop(upsample_add(image([1, 2, 2, 5]), image([1, 4, 4, 6])))),
             "top has shape [1, 2, 2, 5], which does not fit lateral of shape [1, 4, 4, 6]",
         ),
         (
@@ -607,8 +607,8 @@ fn shapes_that_do_not_fit_are_named() {
         ),
         (
             refusal(|| {
-                let residual = Some(of([1, 4, 3, 6]));
-                drop(batch_norm(of([1, 4, 4, 6]), of_1(6), of_1(6), 1e-5, residual, true));
+                let residual = Some(image([1, 4, 3, 6]));
+                drop(batch_norm(image([1, 4, 4, 6]), vector(6), vector(6), 1e-5, residual, true));
             }),
             "residual has shape [1, 4, 3, 6], which does not fit x of shape [1, 4, 4, 6]",
         ),

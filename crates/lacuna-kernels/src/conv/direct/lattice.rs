@@ -1,4 +1,4 @@
-//! What is read where, and written where.
+//! Which pixels a direct convolution reads and writes.
 
 use std::ops::Range;
 
