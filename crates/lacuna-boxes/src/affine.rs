@@ -1,3 +1,5 @@
+//! Axis-aligned affine maps between an image and its views.
+
 use crate::Box2;
 
 /// An axis-aligned affine map, `x → x_scale·x + x_shift` and likewise for `y`: every resize, flip

@@ -1,3 +1,5 @@
+//! Overlap of boxes: IoU and IoF, of pairs and of lists.
+
 use crate::Box2;
 
 /// Intersection over union, in `[0, 1]`; 0 when both boxes are degenerate.

@@ -1,6 +1,6 @@
-#![allow(clippy::unwrap_used)] // the allowance for tests does not reach their helpers
-
 //! Curves against netcal and scikit-learn (`fixtures/calibrators/make.py`).
+
+#![allow(clippy::unwrap_used)] // The exemption of tests does not cover their helpers.
 
 use lacuna_boxes::Score;
 use lacuna_calib::{CalibratorKind, Curve, JudgedScore, Proximity, Sample};

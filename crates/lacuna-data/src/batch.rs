@@ -1,4 +1,4 @@
-//! Batches of views, made ahead of the trainer by worker threads.
+//! Batches of views, prepared ahead of the trainer by worker threads.
 //!
 //! What is in a batch depends only on (seed, epoch, image): the order of the images is drawn per
 //! epoch, each view per epoch and image, and batches are made whole by one worker and handed over
@@ -39,9 +39,9 @@ pub enum Recipe {
 }
 
 impl Recipe {
-    /// Which of an image's random numbers a recipe at this place of the list draws. A strong view comes second, after a
-    /// teacher's, and draws the same where there is none: so a student sees the same with and without a teacher, and a
-    /// difference between two methods is not one of random numbers.
+    /// The random stream of a recipe at this position of the list. A strong view has stream 1 even if it is first,
+    /// so that the student's views are the same with and without a teacher, and methods do not differ by their
+    /// random numbers.
     fn stream(self, place: usize) -> u32 {
         if matches!(self, Self::Strong(_)) { 1 } else { place as u32 }
     }
@@ -59,7 +59,7 @@ impl Recipe {
     }
 }
 
-/// What the numbers of a view mean: they are those that the backbone's weights were trained on.
+/// How pixels are normalized: as they were when the weights of the backbone were trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Normalization {
@@ -128,7 +128,7 @@ pub struct LoaderConfig {
     pub on_bad_image: OnBadImage,
 }
 
-/// Which batch of a run: a loader started here goes on as if it had never stopped.
+/// A position in a run. A loader that starts here delivers the same batches as one that was never stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// The epoch, from 0.
@@ -206,14 +206,14 @@ pub struct Loader {
     finished: bool,
 }
 
-/// What a worker made: a batch, unless none of its images can be used, and the images left out.
-struct Made {
+/// The output of a worker: a batch, unless none of its images can be used, and the images left out.
+struct WorkerOutput {
     batch: Option<Batch>,
     skipped: Vec<ImageError>,
 }
 
 struct Worker {
-    batches: Receiver<Result<Made>>,
+    batches: Receiver<Result<WorkerOutput>>,
     thread: JoinHandle<()>,
 }
 
@@ -251,7 +251,7 @@ impl Loader {
                 for (position, images, next) in maker.schedule(start).skip(worker).step_by(workers) {
                     let batch = maker.make(position, &images, next, &mut resizer);
                     let failed = batch.is_err();
-                    // Nobody waits for it any more: the loader is gone.
+                    // Sending fails when the loader was dropped.
                     if sender.send(batch).is_err() || failed {
                         return;
                     }
@@ -273,12 +273,12 @@ impl Loader {
         std::mem::take(&mut self.skipped)
     }
 
-    /// What the worker whose turn it is made next; `None` at the end.
-    fn receive(&mut self) -> Option<Result<Made>> {
+    /// The next output of the worker whose turn it is; `None` at the end.
+    fn receive(&mut self) -> Option<Result<WorkerOutput>> {
         let turn = self.turn;
         self.turn = (turn + 1) % self.workers.len();
         match self.workers[turn].batches.recv() {
-            Ok(made) => Some(made),
+            Ok(output) => Some(output),
             Err(_) => {
                 let Worker { thread, .. } = self.workers.swap_remove(turn);
                 if let Err(panic) = thread.join() {
@@ -292,7 +292,7 @@ impl Loader {
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        // A worker that finds nobody waiting ends. All are told before the first is waited for.
+        // A worker ends when its channel is closed. All channels are closed before the first thread is joined.
         let threads: Vec<_> = self.workers.drain(..).map(|worker| worker.thread).collect();
         for thread in threads {
             let _ = thread.join();
@@ -304,11 +304,11 @@ impl Iterator for Loader {
     type Item = Result<Batch>;
 
     fn next(&mut self) -> Option<Result<Batch>> {
-        // After an epoch's worth of batches without an image there will be none.
+        // After a whole epoch of batches without an image, there will never be one.
         let mut empty = 0;
         while !self.finished && empty < self.n_batches {
             match self.receive() {
-                Some(Ok(Made { batch, mut skipped })) => {
+                Some(Ok(WorkerOutput { batch, mut skipped })) => {
                     self.skipped.append(&mut skipped);
                     if let Some(batch) = batch {
                         self.delivered = true;
@@ -390,7 +390,7 @@ impl BatchMaker {
         images: &[usize],
         next: Position,
         resizer: &mut Resizer,
-    ) -> Result<Made> {
+    ) -> Result<WorkerOutput> {
         let LoaderConfig { recipes, normalize, seed, on_bad_image, .. } = &self.config;
         let mut batch = Batch {
             at: position,
@@ -425,10 +425,10 @@ impl BatchMaker {
             batch.crowds.push(self.dataset.crowds_of(index));
         }
         if batch.images.is_empty() {
-            return Ok(Made { batch: None, skipped });
+            return Ok(WorkerOutput { batch: None, skipped });
         }
         let views = rendered.iter().map(|(plans, views)| View::new(plans, views, *normalize));
         batch.views = views.collect();
-        Ok(Made { batch: Some(batch), skipped })
+        Ok(WorkerOutput { batch: Some(batch), skipped })
     }
 }

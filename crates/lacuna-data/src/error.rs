@@ -1,3 +1,5 @@
+//! Errors of reading and writing data sets, with hints on what to do.
+
 use std::io;
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! A value that can be switched off: TOML has no word for nothing, so `"off"` stands for it, and every key
-//! of a resolved configuration has a value.
+//! Serialization of optional values as `"off"`: TOML has no null, and every key of a resolved configuration has a
+//! value. For `#[serde(with = "lacuna_data::off")]`.
 
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -1,7 +1,7 @@
 //! COCO results files: the detections of any framework.
 //!
 //! A file is one JSON list of objects with `image_id`, `category_id`, `bbox` (x, y, width, height) and
-//! `score`; lacuna adds `confidence`, what a calibrator made of the score. Whatever else an entry says
+//! `score`; lacuna adds `confidence`, the calibrated score. Whatever else an entry says
 //! is copied when the list is written again.
 
 use std::fs;

@@ -46,7 +46,7 @@ impl Percent {
     }
 }
 
-/// A data set in two: what an annotator gave, and what is missing.
+/// A data set in two parts: the annotations that stay and those that are hidden.
 pub struct Sparse {
     /// The annotations that stay.
     pub kept: Dataset,
@@ -59,7 +59,7 @@ pub struct Sparse {
 pub fn sparsify(dataset: &Dataset, kind: SparsifyKind, seed: u64) -> Sparse {
     let mut hidden = vec![false; dataset.annotations().len()];
     let mut hide = |boxes: &[usize], chosen: &[usize]| chosen.iter().for_each(|&c| hidden[boxes[c]] = true);
-    // Generators are told apart by what they draw for: a class, an image, or the whole data set.
+    // A generator for each class, each image, or the whole data set.
     let rng_for = |index: u64| Rng::new(Purpose::Sparsify, seed, 0, index);
 
     match kind {

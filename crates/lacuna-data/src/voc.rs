@@ -4,8 +4,8 @@
 //! `xmin − 1 .. xmax` in the continuous coordinates used here (as detectron2 reads it). `pose`,
 //! `truncated`, `difficult` and `occluded` are kept in the record under these names and written
 //! back. VOC has no crowds: a crowd region is written as a difficult object with an `iscrowd`
-//! element, which this reader knows and others pass over. So it is with a box that nobody drew: after
-//! VOC's own elements it has `recovered`, and `score` and `confidence` where they are known.
+//! element, which this reader knows and others pass over. A recovered box has the
+//! element `recovered` after VOC's own elements, and `score` and `confidence` if they are known.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;

@@ -655,7 +655,7 @@ fn yolos_keys_are_those_that_its_tools_look_for() {
     assert_eq!(keys(&["val", "valid", "names", "a: b"]), ["val", "split_valid", "split_names", "a: b"]);
 }
 
-/// A made image whose EXIF orientation says to turn it, from the fixture of the decoder.
+/// A synthetic image whose EXIF orientation says to turn it, from the fixture of the decoder.
 #[test]
 fn boxes_turn_with_the_images_that_yolos_readers_turn() {
     let turned = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/decode/exif_6.jpg");

@@ -20,7 +20,7 @@ const FITTED_FROM: u64 = 3;
 fn main() -> std::io::Result<()> {
     let folder = PathBuf::from(std::env::args().nth(1).unwrap_or_else(|| "report-example".into()));
     fs::create_dir_all(&folder)?;
-    let report = made();
+    let report = example_report();
     fs::write(folder.join("report.html"), report.to_html())?;
     let late = &report.stages[2];
     let scores: Vec<(&str, &[f64])> =
@@ -56,7 +56,7 @@ fn series(name: &str, value: impl Fn(u64, f64) -> f64) -> Series {
     Series { name: name.into(), points: points.collect() }
 }
 
-fn made() -> Report {
+fn example_report() -> Report {
     let fitted = |n: u64, value: f64| if n < FITTED_FROM { f64::NAN } else { value };
     let tested = |n: u64, value: f64| if n.is_multiple_of(4) { value } else { f64::NAN };
     let decay = |t: f64, from: f64, to: f64| to + (from - to) * (-5.0 * t).exp();

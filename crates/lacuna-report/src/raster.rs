@@ -81,8 +81,8 @@ impl Canvas {
         };
         let text: String = text.chars().map(in_font).collect();
         let style = MonoTextStyle::new(font(*role, self.scale), color(*role));
-        let placed = TextStyleBuilder::new().alignment(alignment).baseline(Baseline::Alphabetic).build();
-        self.paint(&Text::with_text_style(&text, self.place(*at), style, placed));
+        let layout = TextStyleBuilder::new().alignment(alignment).baseline(Baseline::Alphabetic).build();
+        self.paint(&Text::with_text_style(&text, self.place(*at), style, layout));
     }
 
     /// Draw a line with round joins. The thick lines of embedded-graphics overflow when they are long.

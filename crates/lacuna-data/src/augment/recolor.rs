@@ -1,3 +1,5 @@
+//! The color changes of other systems: jitter, gray, blur and erasing.
+
 use super::photometric::Photometric;
 use crate::decode::RgbImage;
 use lacuna_random::{Purpose, Rng};
