@@ -98,7 +98,7 @@ pub fn report_of(run: &Path, pictures: usize, look_at: usize) -> Result<Report> 
     let name = absolute.file_name().map_or_else(|| shown(run), |name| name.to_string_lossy().into_owned());
     let mut report = Report {
         name,
-        method: method_name(&config.method),
+        method: config.method.title(),
         detector: detector_name(&config.detector),
         iterations_done: lines.iter().filter_map(|line| line["iteration"].as_u64()).max().unwrap_or(0),
         iterations: config.train.iterations,
@@ -129,27 +129,6 @@ fn detector_name(detector: &DetectorConfig) -> String {
         Depth::ResNet101 => 101,
     };
     format!("{name}, ResNet-{depth}")
-}
-
-fn method_name(method: &Method) -> String {
-    let name = match method {
-        Method::Supervised(_) => "supervised".to_owned(),
-        Method::Fixed(method) => format!("fixed threshold {}", method.threshold),
-        Method::Dynamic(_) => "dynamic threshold".to_owned(),
-        Method::Calibrated(method) => {
-            format!(
-                "Calibrated Teacher ({}, confidence {})",
-                method.calibrator.kind.name(),
-                method.confidence_min
-            )
-        }
-        Method::Brl(_) => "BRL".to_owned(),
-        Method::CoMining(_) => "Co-mining".to_owned(),
-        Method::UnbiasedTeacher(_) => "Unbiased Teacher".to_owned(),
-        Method::Saod(_) => "SAOD".to_owned(),
-    };
-    let weighted = method.focal_iou().is_some_and(|focal_iou| focal_iou.enabled);
-    if weighted { name + " + Focal IoU" } else { name }
 }
 
 fn outcomes(last: Option<&Value>) -> Vec<RunResult> {
