@@ -7,8 +7,7 @@
 use std::path::PathBuf;
 
 use lacuna_boxes::Detection;
-use lacuna_calib::annotated::estimate;
-use lacuna_calib::{CalibratorKind, CrossFit, Reliability, Sample};
+use lacuna_calib::{CalibratorKind, CrossFit, Reliability, Sample, estimate_completeness};
 use lacuna_data::sparsify::{Percent, Sparse, SparsifyKind, sparsify};
 use lacuna_data::{Dataset, coco, results::Results};
 use lacuna_gaps::OverlapRule;
@@ -103,7 +102,7 @@ impl Row {
         let observed = samples(&seen, score_min);
         let (given, missing) = (kept.annotations().len() as f64, hidden.annotations().len() as f64);
         self.share.push(given / (given + missing));
-        self.estimated.push(estimate(&observed, kept.categories().len(), 0)?.all.share);
+        self.estimated.push(estimate_completeness(&observed, kept.categories().len(), 0)?.all.completeness);
         let candidates: Vec<(&JudgedDetection, bool)> = candidates(&seen, hidden, score_min);
         let mut scores = Reliability::default();
         candidates.iter().for_each(|(seen, right)| scores.add(seen.detection.score.0, *right));

@@ -15,6 +15,7 @@ pub struct Affine {
 }
 
 impl Affine {
+    /// The map that changes nothing.
     pub const IDENTITY: Self = Self { x_scale: 1.0, y_scale: 1.0, x_shift: 0.0, y_shift: 0.0 };
 
     /// Resizing an image of `from` pixels (width, height) to one of `to` pixels.
@@ -54,6 +55,7 @@ impl Affine {
         }
     }
 
+    /// The map back.
     #[must_use]
     pub fn inverse(self) -> Self {
         Self {

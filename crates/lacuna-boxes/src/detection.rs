@@ -8,9 +8,11 @@ pub struct Score(pub f32);
 /// A box that a detector gives: of one class, with its score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Detection {
+    /// In pixels of the image.
     pub bbox: Box2,
     /// From 0, background not counted.
     pub class: usize,
+    /// The detector's score.
     pub score: Score,
 }
 

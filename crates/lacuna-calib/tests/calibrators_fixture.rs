@@ -45,8 +45,8 @@ fn for_each_case(
             .zip(numbers(&case["right"]))
             .map(|(score, right)| JudgedScore { score: Score(score as f32), right: right == 1.0 })
             .collect();
-        let observed: Vec<Sample> = judged.iter().map(|judged| Sample::from((0, *judged))).collect();
-        let fit = Curve::fit(kind, &observed).unwrap();
+        let samples: Vec<Sample> = judged.iter().map(|judged| Sample::from((0, *judged))).collect();
+        let fit = Curve::fit(kind, &samples).unwrap();
         let expected = &case["expected"][kind.name()];
         let ours: Vec<f64> =
             grid.iter().map(|&s| fit.confidence(Score(s as f32), Proximity::Near).0.into()).collect();

@@ -62,14 +62,14 @@ impl Recipe {
 /// What the numbers of a view mean: they are those that the backbone's weights were trained on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Normalize {
+pub enum Normalization {
     /// Red, green, blue from 0 to 1, less ImageNet's mean, divided by its standard deviation.
     Torchvision,
     /// Blue, green, red from 0 to 255, less the mean.
     Caffe,
 }
 
-impl Normalize {
+impl Normalization {
     /// `(scale, shift)` of each output channel: value = scale·level + shift.
     fn constants(self) -> [(f32, f32); 3] {
         match self {
@@ -81,7 +81,7 @@ impl Normalize {
         }
     }
 
-    /// Normalize one row of RGB pixels.
+    /// Normalization one row of RGB pixels.
     pub fn row<T: Copy + Into<f32>>(self, levels: &[T], out: &mut [f32]) {
         let constants = self.constants();
         let [r, g, b] = match self {
@@ -97,6 +97,7 @@ impl Normalize {
     }
 }
 
+/// The order in which images are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Epoch after epoch without end, each in an order of its own. Images of similar aspect ratio
@@ -106,30 +107,40 @@ pub enum Order {
     AsGiven,
 }
 
+/// How a [`Loader`] makes batches.
 #[derive(Clone, Debug)]
 pub struct LoaderConfig {
+    /// Images per batch.
     pub batch_size: usize,
     /// Each batch has one [`View`] for each of these, all of the same images.
     pub recipes: Vec<Recipe>,
-    pub normalize: Normalize,
+    /// How pixels become numbers.
+    pub normalize: Normalization,
+    /// The order of the images.
     pub order: Order,
+    /// The seed of order and views.
     pub seed: u64,
+    /// The number of worker threads.
     pub workers: usize,
     /// How many batches each worker may be ahead.
     pub prefetch: usize,
+    /// What to do about an image that cannot be used.
     pub on_bad_image: OnBadImage,
 }
 
 /// Which batch of a run: a loader started here goes on as if it had never stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
+    /// The epoch, from 0.
     pub epoch: u64,
     /// Within the epoch.
     pub batch: usize,
 }
 
+/// Images with their annotations and views.
 #[derive(Debug)]
 pub struct Batch {
+    /// Where in the run this batch is.
     pub at: Position,
     /// Where the batch *after* this one is.
     pub next: Position,
@@ -137,6 +148,7 @@ pub struct Batch {
     pub images: Vec<usize>,
     /// What is annotated in each image, in image coordinates.
     pub objects: Vec<Vec<Object>>,
+    /// The crowd regions of each image, in image coordinates.
     pub crowds: Vec<Vec<Object>>,
     /// One for each recipe.
     pub views: Vec<View>,
@@ -145,7 +157,9 @@ pub struct Batch {
 /// A view of each image of a batch, in one block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct View {
+    /// The height of the block, in pixels.
     pub height: usize,
+    /// The width of the block, in pixels.
     pub width: usize,
     /// `[n, height, width, 3]`; each image at the upper left, 0 elsewhere.
     pub pixels: Vec<f32>,
@@ -157,7 +171,7 @@ pub struct View {
 
 impl View {
     /// At least one image, each with the plan it was rendered by.
-    fn new(plans: &[ViewPlan], rendered: &[RgbImage], normalize: Normalize) -> Self {
+    fn new(plans: &[ViewPlan], rendered: &[RgbImage], normalize: Normalization) -> Self {
         let padded = |side: fn(&RgbImage) -> u32| {
             let longest = rendered.iter().map(side).max().unwrap_or(0);
             longest.next_multiple_of(SIZE_DIVISOR) as usize

@@ -18,6 +18,7 @@ use crate::{coco, voc, yolo};
 /// How the images come into the new layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageFiles {
+    /// Copy them.
     Copy,
     /// A second name for the same bytes; a copy where the file system cannot.
     HardLink,
@@ -28,7 +29,9 @@ pub enum ImageFiles {
 /// What was written, and what the new format has no place for.
 #[derive(Debug, Default, PartialEq)]
 pub struct Converted {
+    /// Images written.
     pub images: usize,
+    /// Annotations written.
     pub annotations: usize,
     /// YOLO has no crowd regions: these were left out.
     pub crowds_left_out: usize,

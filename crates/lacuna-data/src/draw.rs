@@ -15,7 +15,9 @@ use crate::decode::RgbImage;
 /// A box to be drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outline {
+    /// The box, in pixels of the picture.
     pub bbox: Box2,
+    /// Red, green, blue.
     pub color: [u8; 3],
     /// Set in a font of Western Europe's characters; of others, a question mark is seen.
     pub label: Option<String>,

@@ -92,9 +92,9 @@ pub fn write(
                 left_out.outside += 1;
                 continue;
             };
-            match dataset.pseudo_of(annotation) {
+            match dataset.recovered_mark(annotation) {
                 None => drawn.push(region),
-                Some(pseudo) => predicted.push(Region { score: pseudo.confidence(), ..region }),
+                Some(recovered) => predicted.push(Region { score: recovered.confidence(), ..region }),
             }
         }
         let task = Task {
@@ -202,7 +202,7 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataset::{Builder, Pseudo, Xywh};
+    use crate::dataset::{Builder, RecoveredMark, Xywh};
 
     #[test]
     fn names_are_encoded_where_label_studio_decodes_them() {
@@ -244,7 +244,7 @@ mod tests {
         for (score, confidence) in
             [(Some(0.25), Some(0.5)), (Some(1.0), None), (None, Some(1.0)), (None, None)]
         {
-            builder.annotation(0, 0, bbox, false, Pseudo::new(score, confidence));
+            builder.annotation(0, 0, bbox, false, RecoveredMark::new(score, confidence));
         }
         let mut out = Vec::new();
         write(&builder.finish(), "", "m", &mut out).unwrap();

@@ -11,10 +11,14 @@ use crate::decode::{ImageError, OnBadImage};
 use crate::error::{Error, Result};
 use crate::{coco, voc, yolo};
 
+/// The formats of annotations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
+    /// COCO: one JSON file per split.
     Coco,
+    /// Pascal VOC: one XML file per image.
     Voc,
+    /// YOLO: one text file per image.
     Yolo,
 }
 
@@ -27,6 +31,7 @@ const ROBOFLOW: &str = "_annotations.coco.json";
 /// A data set on disk, nothing of it read yet.
 #[derive(Debug)]
 pub struct Layout {
+    /// The format of the annotations.
     pub format: Format,
     path: PathBuf,
     splits: Vec<SplitFiles>,
@@ -70,7 +75,9 @@ impl Default for ReadOptions<'_> {
 /// A split that has been read.
 #[derive(Debug)]
 pub struct Split {
+    /// The name of the split.
     pub name: String,
+    /// Its images, classes and boxes.
     pub dataset: Dataset,
     /// Images that are not in the data set because they cannot be used.
     pub skipped: Vec<ImageError>,
@@ -128,6 +135,7 @@ impl Layout {
         Ok(Self { format, path: path.into(), splits })
     }
 
+    /// The names of the splits.
     pub fn split_names(&self) -> Vec<String> {
         self.splits.iter().map(|s| s.name.clone()).collect()
     }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 const OFF: &str = "off";
 
+/// Write the value, or `"off"` for `None`.
 pub fn serialize<T: Serialize, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
     match value {
         Some(value) => value.serialize(serializer),
@@ -13,6 +14,7 @@ pub fn serialize<T: Serialize, S: Serializer>(value: &Option<T>, serializer: S) 
     }
 }
 
+/// Read a value, or `None` from `"off"`.
 pub fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {

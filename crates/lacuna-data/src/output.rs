@@ -13,12 +13,14 @@ use crate::error::{Error, Result};
 /// Whether an output may take the place of something that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfExists {
+    /// Keep what exists and fail.
     Refuse,
+    /// Replace what exists.
     Replace,
 }
 
 impl IfExists {
-    /// What `--force` means.
+    /// [`Replace`](Self::Replace) if `force` is set, else [`Refuse`](Self::Refuse).
     pub fn forced(force: bool) -> Self {
         if force { Self::Replace } else { Self::Refuse }
     }
@@ -152,7 +154,7 @@ impl NewFolder {
         }
         let create = || -> io::Result<TempDir> {
             let temporary = ordinary(0o777).tempdir_in(parent(path))?;
-            fs::write(temporary.path().join(MARK), "lacuna made this folder; `--force` may replace it.\n")?;
+            fs::write(temporary.path().join(MARK), "lacuna made this folder and may replace it.\n")?;
             Ok(temporary)
         };
         let temporary = create().map_err(Error::write(path))?;

@@ -15,57 +15,28 @@ use crate::error::{Error, Result};
 /// One oddity, and where it is. Ids are the file's.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "problem", rename_all = "snake_case")]
+#[allow(missing_docs)] // Fields are named in the messages.
 pub enum Problem {
     /// Kept in files, never trained on.
-    ZeroSizeBox {
-        annotation: u64,
-        image: u64,
-    },
+    ZeroSizeBox { annotation: u64, image: u64 },
     /// Clipped for training.
-    BoxPartlyOutside {
-        annotation: u64,
-        image: u64,
-    },
+    BoxPartlyOutside { annotation: u64, image: u64 },
     /// Nothing of it is left for training.
-    BoxOutside {
-        annotation: u64,
-        image: u64,
-    },
+    BoxOutside { annotation: u64, image: u64 },
     /// The same class and the same box as an earlier annotation of the image.
-    RepeatedBox {
-        annotation: u64,
-        image: u64,
-        first: u64,
-    },
-    ImageWithoutBoxes {
-        image: u64,
-        file_name: String,
-    },
-    RepeatedFileName {
-        image: u64,
-        first: u64,
-        file_name: String,
-    },
-    CategoryWithoutBoxes {
-        category: u64,
-        name: String,
-    },
-    RepeatedCategoryName {
-        category: u64,
-        first: u64,
-        name: String,
-    },
+    RepeatedBox { annotation: u64, image: u64, first: u64 },
+    /// No boxes, or only crowds.
+    ImageWithoutBoxes { image: u64, file_name: String },
+    /// The same file name as an earlier image.
+    RepeatedFileName { image: u64, first: u64, file_name: String },
+    /// No boxes, or only crowds.
+    CategoryWithoutBoxes { category: u64, name: String },
+    /// The same name as an earlier category.
+    RepeatedCategoryName { category: u64, first: u64, name: String },
     /// A file of the data set that is not in it, because its size could not be read.
-    UnreadableImage {
-        path: String,
-        reason: String,
-    },
+    UnreadableImage { path: String, reason: String },
     /// Found only when the image files are looked at.
-    BadImage {
-        image: u64,
-        file_name: String,
-        reason: String,
-    },
+    BadImage { image: u64, file_name: String, reason: String },
 }
 
 impl Problem {

@@ -53,7 +53,9 @@ pub struct Entry {
 /// What becomes of an entry when it is written again; `None` leaves a field as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rewrite {
+    /// The new score, in `[0, 1]`.
     pub score: Option<f64>,
+    /// The new confidence, in `[0, 1]`.
     pub confidence: Option<f64>,
 }
 
@@ -239,11 +241,11 @@ fn write_entry(record: &[u8], rewrite: Rewrite, out: &mut impl Write) -> io::Res
     if rewrite == Rewrite::default() {
         return out.write_all(record);
     }
-    let places = Places::of(record);
+    let spans = ValueSpans::find(record);
     let mut replaced: Vec<(Range<usize>, f64)> = Vec::new();
     let mut added = Vec::new();
     for (name, place, value) in
-        [("score", places.score, rewrite.score), ("confidence", places.confidence, rewrite.confidence)]
+        [("score", spans.score, rewrite.score), ("confidence", spans.confidence, rewrite.confidence)]
     {
         let Some(value) = value else { continue };
         assert!((0.0..=1.0).contains(&value), "a {name} of {value}");
@@ -269,16 +271,16 @@ fn write_entry(record: &[u8], rewrite: Rewrite, out: &mut impl Write) -> io::Res
     out.write_all(&record[end..])
 }
 
-/// Where the values are that can be rewritten.
-struct Places {
+/// The byte ranges of the values that can be rewritten.
+struct ValueSpans {
     score: Option<Range<usize>>,
     confidence: Option<Range<usize>>,
 }
 
-impl Places {
+impl ValueSpans {
     /// # Panics
     /// When the record is not one that [`entry`] reads.
-    fn of(record: &[u8]) -> Self {
+    fn find(record: &[u8]) -> Self {
         #[derive(Deserialize)]
         struct Record<'a> {
             #[serde(borrow, default, deserialize_with = "present")]

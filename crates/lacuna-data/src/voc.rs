@@ -5,7 +5,7 @@
 //! `truncated`, `difficult` and `occluded` are kept in the record under these names and written
 //! back. VOC has no crowds: a crowd region is written as a difficult object with an `iscrowd`
 //! element, which this reader knows and others pass over. So it is with a box that nobody drew: after
-//! VOC's own elements it has `pseudo`, and `score` and `confidence` where they are known.
+//! VOC's own elements it has `recovered`, and `score` and `confidence` where they are known.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -16,7 +16,7 @@ use rayon::prelude::*;
 use roxmltree::{Document, Node, ParsingOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::{Builder, Dataset, Image, Pseudo, Xywh};
+use crate::dataset::{Builder, Dataset, Image, RecoveredMark, Xywh};
 use crate::decode::{self, ImageError, OnBadImage};
 use crate::error::{Error, Result};
 use crate::layout::{IMAGE_EXTENSIONS, files_of};
@@ -24,7 +24,9 @@ use crate::layout::{IMAGE_EXTENSIONS, files_of};
 /// Where a VOC data set's files are.
 #[derive(Clone, Debug)]
 pub struct Folders {
+    /// The folder of the XML files.
     pub annotations: PathBuf,
+    /// The folder of the images.
     pub images: PathBuf,
     /// Folders of annotations that share the classes: other splits'.
     pub siblings: Vec<PathBuf>,
@@ -125,16 +127,22 @@ fn image_file(images: &Path, named: &str, name: &str) -> String {
 /// What one XML file says.
 #[derive(Debug)]
 pub struct AnnotatedImage {
+    /// The name of the image's file.
     pub file_name: String,
     /// Absent in files of some tools, or 0.
     pub size: Option<(u32, u32)>,
+    /// The annotated objects.
     pub objects: Vec<AnnotatedObject>,
 }
 
+/// An object of a VOC file.
 #[derive(Debug)]
 pub struct AnnotatedObject {
+    /// The name of its class.
     pub name: String,
+    /// The box, in pixels.
     pub bbox: Xywh,
+    /// Whether it is a crowd region.
     pub crowd: bool,
     more: More,
 }
@@ -145,7 +153,7 @@ struct More {
     #[serde(flatten)]
     attributes: Attributes,
     #[serde(flatten)]
-    pseudo: Option<Pseudo>,
+    recovered: Option<RecoveredMark>,
 }
 
 /// What VOC says of an object besides its box and name.
@@ -219,13 +227,13 @@ pub fn parse(text: &str, path: &Path) -> Result<AnnotatedImage> {
         };
         let crowd = text_of(object, "iscrowd") == Some("1");
         let share = |key: &str| text_of(object, key).and_then(|t| t.parse().ok());
-        let pseudo = (text_of(object, "pseudo") == Some("1"))
-            .then(|| Pseudo::new(share("score"), share("confidence")));
+        let recovered = (text_of(object, "recovered") == Some("1"))
+            .then(|| RecoveredMark::new(share("score"), share("confidence")));
         Ok(AnnotatedObject {
             name,
             bbox: Xywh { x: x1, y: y1, width: x2 - x1, height: y2 - y1 },
             crowd,
-            more: More { attributes, pseudo },
+            more: More { attributes, recovered },
         })
     });
     Ok(AnnotatedImage {
@@ -275,9 +283,9 @@ pub fn write(dataset: &Dataset, image: usize, file_name: &str, out: &mut impl Wr
             x + width,
             y + height
         )?;
-        if let Some(pseudo) = dataset.pseudo_of(annotation) {
-            write!(out, "    <pseudo>1</pseudo>")?;
-            for (name, value) in [("score", pseudo.score()), ("confidence", pseudo.confidence())] {
+        if let Some(recovered) = dataset.recovered_mark(annotation) {
+            write!(out, "    <recovered>1</recovered>")?;
+            for (name, value) in [("score", recovered.score()), ("confidence", recovered.confidence())] {
                 if let Some(value) = value {
                     write!(out, "<{name}>{value}</{name}>")?;
                 }

@@ -20,6 +20,7 @@ use crate::layout::{IMAGE_EXTENSIONS, files_of};
 /// What `data.yaml` says.
 #[derive(Clone, Debug, Default)]
 pub struct Description {
+    /// The names of the classes.
     pub names: Vec<String>,
     /// Labels have key points behind the box (`kpt_shape`).
     pub key_points: bool,
@@ -202,6 +203,7 @@ fn label_file(image: &Path) -> PathBuf {
 /// A line of a label file.
 #[derive(Debug, PartialEq)]
 pub struct Label {
+    /// The class number.
     pub class: usize,
     /// Corner points in shares of the image's size: two for a box (its diagonal), else a polygon.
     points: Vec<(f64, f64)>,
@@ -278,6 +280,7 @@ pub fn parse(text: &str, n_classes: usize, key_points: bool, path: &Path) -> Res
 /// What a file has no place for.
 #[derive(Debug, Default, PartialEq)]
 pub struct LeftOut {
+    /// Crowd regions.
     pub crowds: usize,
     /// Boxes of which nothing lies in the image.
     pub outside: usize,

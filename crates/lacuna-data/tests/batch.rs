@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use lacuna_boxes::Box2;
 use lacuna_data::augment::{RecolorRange, Resize, ResizeRange};
-use lacuna_data::batch::{Batch, Loader, LoaderConfig, Normalize, Order, Position, Recipe, SIZE_DIVISOR};
+use lacuna_data::batch::{Batch, Loader, LoaderConfig, Normalization, Order, Position, Recipe, SIZE_DIVISOR};
 use lacuna_data::decode::OnBadImage;
 use lacuna_data::{Builder, Dataset, Xywh};
 use tempfile::TempDir;
@@ -40,7 +40,7 @@ fn config() -> LoaderConfig {
     LoaderConfig {
         batch_size: 3,
         recipes: vec![Recipe::Weak(RANGE), Recipe::Strong(RANGE)],
-        normalize: Normalize::Torchvision,
+        normalize: Normalization::Torchvision,
         order: Order::Shuffled,
         seed: 7,
         workers: 2,
@@ -225,9 +225,9 @@ fn pixels_are_normalized_as_the_backbones_expect() {
         assert!(found.iter().zip(&wanted).all(|(f, w)| (f - w).abs() < 1e-5), "{found:?}, not {wanted:?}");
     };
     let torch = [-0.405_428_6, -0.285_014, -0.061_525, -1.946_656_5, -1.685_574_2, -1.281_568_6];
-    close(first_pixels(Normalize::Torchvision), torch);
+    close(first_pixels(Normalization::Torchvision), torch);
     let caffe = [-3.939, -16.779, -23.68, 30.0 - 103.939, 20.0 - 116.779, 10.0 - 123.68];
-    close(first_pixels(Normalize::Caffe), caffe);
+    close(first_pixels(Normalization::Caffe), caffe);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::simd::{Isa, Simd, simd_fn};
 /// Logits per job; fixed, so that the sum does not depend on the number of threads.
 const CHUNK: usize = 1 << 14;
 
+/// The two settings of a focal loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FocalLoss {
     /// Weight of a labeled class; every other has `1 − alpha`.
@@ -24,6 +25,7 @@ pub struct FocalLoss {
 /// The sum of the losses, and its gradient.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FocalResult {
+    /// The sum over rows and classes.
     pub loss: f32,
     /// As the logits.
     pub gradient: Vec<f32>,

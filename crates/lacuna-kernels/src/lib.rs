@@ -24,9 +24,9 @@ mod simd;
 mod upsample;
 
 pub use affine::relu_gradient;
-pub use conv::{Algorithm, Conv2d, DepthwiseConv2d, Epilogue};
+pub use conv::{Algorithm, Conv2d, Epilogue};
 pub use focal::{FocalLoss, FocalResult};
-pub use norm::{NormGradients, Normalize, Normalized, Statistics};
+pub use norm::{MeanVariance, NormGradients, Normalized, SegmentNorm};
 pub use optim::{Average, Sgd, SgdParameter, ema, sum_of_squares};
 pub use pool::{MaxPool2d, Pooled};
 pub use recycle::Recycle;

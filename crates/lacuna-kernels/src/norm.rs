@@ -24,9 +24,9 @@ const CHUNK: usize = 1 << 14;
 /// errors.
 const BAND: usize = 8;
 
-/// What is normalized together.
+/// Which rows and channels are normalized together: rows in segments, channels in groups.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Normalize {
+pub struct SegmentNorm {
     /// The first row of each segment, and the end of the last.
     bounds: Vec<usize>,
     channels: usize,
@@ -34,21 +34,25 @@ pub struct Normalize {
     epsilon: f32,
 }
 
-/// Of each segment and group, `[segments, groups]`; 0 where there are no rows.
+/// Mean and variance of each segment and group, `[segments, groups]`; 0 where there are no rows.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Statistics {
+pub struct MeanVariance {
+    /// The mean.
     pub mean: Vec<f32>,
     /// The mean square deviation, not corrected for its bias.
     pub variance: Vec<f32>,
 }
 
+/// The result of a normalization, with what its gradient needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Normalized {
     /// `[rows, C]`
     pub y: Vec<f32>,
-    pub statistics: Statistics,
+    /// What `x` was normalized by.
+    pub statistics: MeanVariance,
 }
 
+/// The gradients of a normalization.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NormGradients {
     /// `[rows, C]`, if asked for.
@@ -59,7 +63,7 @@ pub struct NormGradients {
     pub bias: Vec<f32>,
 }
 
-impl Normalize {
+impl SegmentNorm {
     /// `segments` has the rows of each; a group is `channels / groups` channels; `epsilon` is added to
     /// the variance.
     pub fn new(segments: &[usize], channels: usize, groups: usize, epsilon: f32) -> Result<Self, ShapeError> {
@@ -121,7 +125,7 @@ impl Normalize {
         check_len("weight", &[self.channels], weight.len())?;
         check_len("bias", &[self.channels], bias.len())?;
         let zeros = || vec![0.0; (self.bounds.len() - 1) * self.groups];
-        let mut statistics = Statistics { mean: zeros(), variance: zeros() };
+        let mut statistics = MeanVariance { mean: zeros(), variance: zeros() };
         let of_segments =
             statistics.mean.par_chunks_mut(self.groups).zip(statistics.variance.par_chunks_mut(self.groups));
         // SAFETY: each row is of one chunk of one segment, whose job writes it.
@@ -150,7 +154,7 @@ impl Normalize {
         variance: &mut [f32],
     ) {
         let chunks: Vec<_> =
-            self.chunks(segment).map(|chunk| Moments::of(isa, &x[chunk], self.channels)).collect();
+            self.chunks(segment).map(|chunk| Moments::compute(isa, &x[chunk], self.channels)).collect();
         let each = self.channels / self.groups;
         let count = (segment.len() * each).max(1) as f64;
         for (group, (mean, variance)) in mean.iter_mut().zip(variance).enumerate() {
@@ -187,7 +191,7 @@ impl Normalize {
         &self,
         isa: Isa,
         x: &[f32],
-        statistics: &Statistics,
+        statistics: &MeanVariance,
         weight: &[f32],
         y: Option<&[f32]>,
         dy: &mut [f32],
@@ -215,7 +219,7 @@ impl Normalize {
                         .chunks(&segment)
                         .map(|chunk| {
                             let y = y.map(|y| &y[chunk.clone()]);
-                            Sums::of(isa, &x[chunk.clone()], &affine, y, dy, chunk.start)
+                            Sums::compute(isa, &x[chunk.clone()], &affine, y, dy, chunk.start)
                         })
                         .collect();
                     let sums = Sums::total(&chunks, self.channels);
@@ -274,7 +278,7 @@ struct Moments {
 }
 
 impl Moments {
-    fn of(isa: Isa, x: &[f32], channels: usize) -> Self {
+    fn compute(isa: Isa, x: &[f32], channels: usize) -> Self {
         let rows = (x.len() / channels) as f64;
         let (mut sums, mut squares) = (vec![0.0; channels], vec![0.0; channels]);
         deviations(isa, x, &x[..channels], &mut sums, &mut squares);
@@ -316,7 +320,14 @@ impl Sums {
     ///
     /// # Safety
     /// `dy` must have as many floats from `at` on, and no other job may use these.
-    unsafe fn of(isa: Isa, x: &[f32], affine: &Affine, y: Option<&[f32]>, dy: Target, at: usize) -> Self {
+    unsafe fn compute(
+        isa: Isa,
+        x: &[f32],
+        affine: &Affine,
+        y: Option<&[f32]>,
+        dy: Target,
+        at: usize,
+    ) -> Self {
         let channels = affine.mean.len();
         let (mut of_bias, mut of_weight) = (vec![0.0; channels], vec![0.0; channels]);
         // SAFETY: as the caller vouches.

@@ -12,20 +12,27 @@ const CHUNK: usize = 1 << 14;
 /// `v ← μ·v + (g + λ·p)`, `p ← p − lr·v`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sgd {
+    /// `lr`
     pub learning_rate: f32,
+    /// `μ`
     pub momentum: f32,
+    /// `λ`
     pub weight_decay: f32,
 }
 
 /// One parameter with its gradient and velocity `v`, which starts at zero.
 #[derive(Debug)]
 pub struct SgdParameter<'a> {
+    /// `p`
     pub parameter: &'a mut [f32],
+    /// `g`
     pub gradient: &'a [f32],
+    /// `v`
     pub velocity: &'a mut [f32],
 }
 
 impl Sgd {
+    /// Updates all parameters and velocities in place.
     pub fn step(&self, isa: Isa, parameters: &mut [SgdParameter]) -> Result<(), ShapeError> {
         for SgdParameter { parameter, gradient, velocity } in parameters.iter() {
             check_len("gradient", &[parameter.len()], gradient.len())?;
@@ -44,10 +51,12 @@ impl Sgd {
     }
 }
 
-/// An exponential moving average: `average ← momentum · average + (1 − momentum) · value`.
+/// One exponential moving average: `average ← momentum · average + (1 − momentum) · value`.
 #[derive(Debug)]
 pub struct Average<'a> {
+    /// The average, updated in place.
     pub average: &'a mut [f32],
+    /// The new value.
     pub value: &'a [f32],
 }
 

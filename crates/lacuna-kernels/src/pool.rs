@@ -15,11 +15,12 @@ pub struct MaxPool2d {
     window: Window,
 }
 
-/// What max-pooling gives: the maxima, and which tap of the window each came from (the first of
-/// equal ones), which is all that the gradient needs.
+/// The result of max-pooling, with what its gradient needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pooled {
+    /// The maxima, `[N, H', W', C]`.
     pub y: Vec<f32>,
+    /// The tap of the window that each maximum came from; of equal ones the first.
     pub taps: Vec<u8>,
 }
 
@@ -53,6 +54,7 @@ impl MaxPool2d {
         Ok(pool)
     }
 
+    /// The grid of the result.
     pub fn output(&self) -> Grid {
         self.output
     }

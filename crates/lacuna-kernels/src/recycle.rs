@@ -154,6 +154,7 @@ unsafe fn release(mut block: *mut Block) {
 }
 
 impl Recycle {
+    /// An allocator that holds nothing yet.
     pub const fn new() -> Self {
         let state = State { idle: [null_mut(); CLASSES], idle_bytes: 0, in_use: 0, peak: 0, hand: 0 };
         Self { state: Mutex::new(state) }
@@ -388,14 +389,14 @@ mod tests {
                 let recycle = &recycle;
                 scope.spawn(move || {
                     for round in 0..200 {
-                        let layout = layout(70_000 + (round % 7) * 30_000, 64);
+                        let requested = layout(70_000 + (round % 7) * 30_000, 64);
                         // SAFETY: allocated and freed with one layout.
                         unsafe {
-                            let block = recycle.alloc(layout);
-                            block.write_bytes(thread, layout.size());
-                            let bytes = std::slice::from_raw_parts(block, layout.size());
+                            let block = recycle.alloc(requested);
+                            block.write_bytes(thread, requested.size());
+                            let bytes = std::slice::from_raw_parts(block, requested.size());
                             assert!(bytes.iter().all(|&byte| byte == thread));
-                            recycle.dealloc(block, layout);
+                            recycle.dealloc(block, requested);
                         }
                     }
                 });

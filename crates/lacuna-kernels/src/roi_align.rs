@@ -14,17 +14,24 @@ const CHANNEL_BLOCK: usize = 32;
 /// A region of one image, in image coordinates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Region {
+    /// The index of its image in the batch.
     pub image: usize,
+    /// Left.
     pub x1: f32,
+    /// Top.
     pub y1: f32,
+    /// Right.
     pub x2: f32,
+    /// Bottom.
     pub y2: f32,
 }
 
 /// Pooling of regions from `x [N, H, W, C]` into `y [R, height, width, C]`.
 #[derive(Clone, Copy, Debug)]
 pub struct RoiAlign {
+    /// Rows of cells.
     pub height: usize,
+    /// Columns of cells.
     pub width: usize,
     /// Pixels of `x` per pixel of the image.
     pub spatial_scale: f32,

@@ -1,8 +1,8 @@
-//! What the kernels are told about their tensors, and what is said when it does not fit.
+//! The shapes of tensors as the kernels see them, and the errors of shapes that do not fit.
 
-/// A tensor whose length is not that of the shape it should have, or a shape or setting that no kernel
-/// has.
+/// A shape or a setting that a kernel refuses. The message names both sides.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // Each message describes its variant.
 pub enum ShapeError {
     #[error("{tensor} has {actual} elements, but its shape {expected:?} has {}", saturating_len(.expected))]
     Length { tensor: &'static str, expected: Vec<usize>, actual: usize },
@@ -59,17 +59,21 @@ pub(crate) fn check_len(tensor: &'static str, expected: &[usize], actual: usize)
 /// levels of a feature pyramid, as one tensor `[Σ batch · height · width, C]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
+    /// Images.
     pub batch: usize,
+    /// Rows of an image.
     pub height: usize,
+    /// Columns of an image.
     pub width: usize,
 }
 
 impl Grid {
+    /// `batch` images of `height × width`.
     pub const fn new(batch: usize, height: usize, width: usize) -> Self {
         Self { batch, height, width }
     }
 
-    /// `usize::MAX` if there are more.
+    /// The pixels of all images; `usize::MAX` if there are more.
     pub fn pixels(self) -> usize {
         saturating_len(&[self.batch, self.height, self.width])
     }
@@ -78,13 +82,18 @@ impl Grid {
 /// A square window that slides over an image: of a convolution, or of pooling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
+    /// Taps along a side.
     pub kernel: usize,
+    /// Pixels from one position to the next.
     pub stride: usize,
+    /// Zeros around the image, on each side.
     pub padding: usize,
+    /// Pixels from one tap to the next.
     pub dilation: usize,
 }
 
 impl Window {
+    /// A window with a dilation of 1.
     pub const fn new(kernel: usize, stride: usize, padding: usize) -> Self {
         Self { kernel, stride, padding, dilation: 1 }
     }

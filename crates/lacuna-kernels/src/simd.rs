@@ -77,6 +77,7 @@ impl Isa {
         vec![Self(Set::Portable)]
     }
 
+    /// `avx512`, `avx2` or `portable`.
     pub fn name(self) -> &'static str {
         match self.0 {
             #[cfg(target_arch = "x86_64")]

@@ -23,6 +23,7 @@ fn nearest(coarse: usize, fine: usize) -> Vec<usize> {
 }
 
 impl UpsampleAdd {
+    /// Fails unless both grids have the same batch and `top` covers `lateral`.
     pub fn new(top: Grid, lateral: Grid, channels: usize) -> Result<Self, ShapeError> {
         if channels == 0 {
             return Err(ShapeError::Zero { what: "channels" });
@@ -46,6 +47,7 @@ impl UpsampleAdd {
         Ok(Self { top, lateral, channels, rows, columns })
     }
 
+    /// `y = lateral + upsampled(top)`
     pub fn forward(&self, isa: Isa, top: &[f32], lateral: &[f32]) -> Result<Vec<f32>, ShapeError> {
         let Self { channels, rows, columns, .. } = self;
         let (top_grid, grid, channels) = (self.top, self.lateral, *channels);

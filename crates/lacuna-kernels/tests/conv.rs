@@ -28,7 +28,7 @@ fn check(reference: &Reference, algorithm: Algorithm, isa: Isa, seed: u64) {
     )
     .unwrap();
     let what = |pass: &str| format!("{pass}, {algorithm:?}, {}, {reference:?}", isa.name());
-    let tolerance = tolerance(algorithm);
+    let most = tolerance(algorithm);
     let x = numbers(seed, reference.input_len());
     let w = numbers(seed + 1, reference.weight_len());
     let dz = numbers(seed + 2, reference.output_len());
@@ -41,7 +41,7 @@ fn check(reference: &Reference, algorithm: Algorithm, isa: Isa, seed: u64) {
     let to_w = reference.output_len() / reference.out_channels;
     let z = reference.forward(&x, &w);
     let plain = conv.forward_by(algorithm, isa, &x, &w, &Epilogue::default()).unwrap();
-    assert_close_sums(&plain, &z, to_y, tolerance, &what("forward"));
+    assert_close_sums(&plain, &z, to_y, most, &what("forward"));
 
     let epilogue = Epilogue {
         scale: Some(&scale),
@@ -51,25 +51,13 @@ fn check(reference: &Reference, algorithm: Algorithm, isa: Isa, seed: u64) {
     };
     let fused = conv.forward_by(algorithm, isa, &x, &w, &epilogue).unwrap();
     let expected = finish(&z, &scale, &shift, Some(&residual), epilogue.relu);
-    assert_close_sums(&fused, &expected, to_y, tolerance, &what("fused forward"));
+    assert_close_sums(&fused, &expected, to_y, most, &what("fused forward"));
 
     let dx = conv.input_gradient_by(algorithm, isa, &dz, &w, Some(&scale)).unwrap();
-    assert_close_sums(
-        &dx,
-        &reference.input_gradient(&dz, &w, &scale),
-        to_x,
-        tolerance,
-        &what("input gradient"),
-    );
+    assert_close_sums(&dx, &reference.input_gradient(&dz, &w, &scale), to_x, most, &what("input gradient"));
 
     let dw = conv.weight_gradient_by(algorithm, isa, &x, &dz, Some(&scale)).unwrap();
-    assert_close_sums(
-        &dw,
-        &reference.weight_gradient(&x, &dz, &scale),
-        to_w,
-        tolerance,
-        &what("weight gradient"),
-    );
+    assert_close_sums(&dw, &reference.weight_gradient(&x, &dz, &scale), to_w, most, &what("weight gradient"));
 }
 
 fn channels() -> impl Strategy<Value = usize> {

@@ -7,9 +7,8 @@ mod common;
 
 use common::numbers;
 use lacuna_kernels::{
-    Algorithm, Average, Conv2d, DepthwiseConv2d, Epilogue, FocalLoss, Grid, Isa, MaxPool2d, NormGradients,
-    Normalize, Region, RoiAlign, Sgd, SgdParameter, ShapeError, Statistics, UpsampleAdd, Window, ema,
-    relu_gradient,
+    Algorithm, Average, Conv2d, Epilogue, FocalLoss, Grid, Isa, MaxPool2d, MeanVariance, NormGradients,
+    Region, RoiAlign, SegmentNorm, Sgd, SgdParameter, ShapeError, UpsampleAdd, Window, ema, relu_gradient,
 };
 
 const NONE: Epilogue = Epilogue { scale: None, shift: None, residual: None, relu: false };
@@ -26,9 +25,6 @@ fn an_empty_batch_works() {
                 assert_eq!(conv.weight_gradient(isa, &[], &[], None).unwrap(), vec![0.0; w.len()]);
             }
         }
-        let depthwise = DepthwiseConv2d::new(vec![Grid::new(0, 8, 8)], 5, Window::new(3, 1, 1)).unwrap();
-        assert!(depthwise.forward(isa, &[], &[0.0; 45], &NONE).unwrap().is_empty());
-        assert_eq!(depthwise.weight_gradient(isa, &[], &[], None).unwrap(), vec![0.0; 45]);
         let pool = MaxPool2d::new(Grid::new(0, 8, 8), 5, Window::new(3, 2, 1)).unwrap();
         assert!(pool.gradient(isa, &[], &pool.forward(isa, &[]).unwrap().taps).unwrap().is_empty());
         let upsample = UpsampleAdd::new(Grid::new(0, 2, 2), Grid::new(0, 4, 4), 5).unwrap();
@@ -38,7 +34,7 @@ fn an_empty_batch_works() {
         let focal = FocalLoss { alpha: 0.25, gamma: 2.0 }.forward(isa, &[], 4, &[], None).unwrap();
         assert_eq!((focal.loss, focal.gradient), (0.0, vec![]));
         for segments in [&[][..], &[0, 0]] {
-            let norm = Normalize::new(segments, 4, 2, 1e-5).unwrap();
+            let norm = SegmentNorm::new(segments, 4, 2, 1e-5).unwrap();
             let result = norm.forward(isa, &[], &[1.0; 4], &[0.0; 4], None, true).unwrap();
             assert!(result.y.is_empty());
             assert_eq!(result.statistics.variance, vec![0.0; 2 * segments.len()]);
@@ -89,7 +85,7 @@ fn what_is_not_finite_stays_so() {
             assert_eq!((result.loss, result.gradient), (0.0, vec![0.0, 0.0]));
         }
         // Only the segment and the group are spoiled, but all of them.
-        let norm = Normalize::new(&[9, 7], 6, 2, 1e-5).unwrap();
+        let norm = SegmentNorm::new(&[9, 7], 6, 2, 1e-5).unwrap();
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             for at in [0, 4 * 6 + 1, 8 * 6 + 2] {
                 let mut x = numbers(1, 16 * 6);
@@ -242,7 +238,6 @@ fn shapes_that_do_not_fit_are_named() {
         ShapeError::Zero { what: "stride" }
     );
     assert!(Conv2d::new(vec![Grid::new(1, 4, 4)], 0, 1, Window::new(1, 1, 0)).is_err());
-    assert!(DepthwiseConv2d::new(vec![Grid::new(1, 4, 4)], 0, Window::new(1, 1, 0)).is_err());
 
     let error = UpsampleAdd::new(Grid::new(1, 2, 2), Grid::new(2, 4, 4), 8).unwrap_err();
     assert_eq!(
@@ -262,12 +257,12 @@ fn shapes_that_do_not_fit_are_named() {
         assert_eq!(error.to_string(), format!("gamma is {gamma}, but must be finite and not negative"));
     }
 
-    let error = Normalize::new(&[3], 6, 4, 1e-5).unwrap_err();
+    let error = SegmentNorm::new(&[3], 6, 4, 1e-5).unwrap_err();
     assert_eq!(error.to_string(), "channels has shape [6], which does not fit groups of shape [4]");
-    let error = Normalize::new(&[3], 6, 3, -1.0).unwrap_err();
+    let error = SegmentNorm::new(&[3], 6, 3, -1.0).unwrap_err();
     assert_eq!(error.to_string(), "epsilon is -1, but must be finite and not negative");
-    assert!(Normalize::new(&[3], 6, 0, 1e-5).is_err() && Normalize::new(&[3], 0, 1, 1e-5).is_err());
-    let norm = Normalize::new(&[1, 2], 6, 3, 1e-5).unwrap();
+    assert!(SegmentNorm::new(&[3], 6, 0, 1e-5).is_err() && SegmentNorm::new(&[3], 0, 1, 1e-5).is_err());
+    let norm = SegmentNorm::new(&[1, 2], 6, 3, 1e-5).unwrap();
     let (x, six) = ([0.5; 18], [1.0; 6]);
     let error = norm.forward(isa, &x[..12], &six, &six, None, false).unwrap_err();
     assert_eq!(error.to_string(), "x has 12 elements, but its shape [3, 6] has 18");
@@ -279,7 +274,7 @@ fn shapes_that_do_not_fit_are_named() {
     assert!(norm.gradients(isa, &x, &statistics, &six[..5], None, &mut x.clone(), true).is_err());
     assert!(norm.gradients(isa, &x, &statistics, &six, Some(&six), &mut x.clone(), true).is_err());
     assert!(norm.gradients(isa, &x, &statistics, &six, None, &mut six.clone(), true).is_err());
-    let other = Statistics { mean: vec![0.0; 3], variance: vec![0.0; 6] };
+    let other = MeanVariance { mean: vec![0.0; 3], variance: vec![0.0; 6] };
     let error = norm.gradients(isa, &x, &other, &six, None, &mut x.clone(), true).unwrap_err();
     assert_eq!(error.to_string(), "mean has 3 elements, but its shape [2, 3] has 6");
 
@@ -302,12 +297,11 @@ fn sizes_that_overflow_are_errors() {
     let huge = 1 << 62;
     // Products that wrap around to something small.
     let wrapping = vec![Grid::new(huge + 1, 2, 2)];
-    too_large(DepthwiseConv2d::new(wrapping.clone(), 1, Window::new(1, 1, 0)).unwrap_err());
     too_large(Conv2d::new(wrapping.clone(), 1, 1, Window::new(1, 1, 0)).unwrap_err());
     too_large(MaxPool2d::new(wrapping[0], 1, Window::new(1, 1, 0)).unwrap_err());
     too_large(UpsampleAdd::new(wrapping[0], wrapping[0], 1).unwrap_err());
-    too_large(Normalize::new(&[huge, huge, huge, huge], 1, 1, 1e-5).unwrap_err());
-    too_large(Normalize::new(&[4], huge, 1, 1e-5).unwrap_err());
+    too_large(SegmentNorm::new(&[huge, huge, huge, huge], 1, 1, 1e-5).unwrap_err());
+    too_large(SegmentNorm::new(&[4], huge, 1, 1e-5).unwrap_err());
     // A sum that wraps around.
     too_large(Conv2d::new(vec![Grid::new(1 << 60, 1, 1); 16], 1, 1, Window::new(1, 1, 0)).unwrap_err());
     // Channels, on either side.

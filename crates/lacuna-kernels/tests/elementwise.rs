@@ -6,10 +6,10 @@
 
 mod common;
 
-use common::{Reference, assert_close, cases, finish, numbers, on_threads};
+use common::{Reference, assert_close, cases, numbers, on_threads};
 use lacuna_kernels::{
-    Average, Conv2d, DepthwiseConv2d, Epilogue, FocalLoss, Grid, Isa, MaxPool2d, Normalize, Region, RoiAlign,
-    Sgd, SgdParameter, UpsampleAdd, Window, ema, relu_gradient,
+    Average, Conv2d, Epilogue, FocalLoss, Grid, Isa, MaxPool2d, Region, RoiAlign, SegmentNorm, Sgd,
+    SgdParameter, UpsampleAdd, Window, ema, relu_gradient,
 };
 use proptest::prelude::*;
 
@@ -172,38 +172,6 @@ proptest! {
     #![proptest_config(cases(64))]
 
     #[test]
-    fn depthwise_equals_a_convolution_per_channel(
-        batch in 1usize..4, height in 1usize..12, width in 1usize..12, channels in channels(),
-        kernel in 1usize..=5, stride in 1usize..=3, padding in 0usize..=2, dilation in 1usize..=2, seed in 0u64..1000,
-    ) {
-        let window = Window { kernel, stride, padding, dilation };
-        let grid = Grid::new(batch, height, width);
-        prop_assume!(window.output(grid).is_ok());
-        let conv = DepthwiseConv2d::new(vec![grid], channels, window).unwrap();
-        // As a full convolution with a diagonal weight matrix per tap.
-        let reference = Reference { inputs: vec![grid], in_channels: channels, out_channels: channels, window };
-        let taps = kernel * kernel;
-        let (x, w) = (numbers(seed, reference.input_len()), numbers(seed + 1, taps * channels));
-        let (dz, scale, shift) = (numbers(seed + 2, reference.output_len()), numbers(seed + 3, channels), numbers(seed + 4, channels));
-        let mut diagonal = vec![0.0; taps * channels * channels];
-        for tap in 0..taps {
-            for c in 0..channels {
-                diagonal[(tap * channels + c) * channels + c] = w[tap * channels + c];
-            }
-        }
-        let y = finish(&reference.forward(&x, &diagonal), &scale, &shift, None, true);
-        let dw = reference.weight_gradient(&x, &dz, &scale);
-        let dw: Vec<f64> = (0..taps * channels).map(|i| dw[i * channels + i % channels]).collect();
-        for isa in Isa::available() {
-            let epilogue = Epilogue { scale: Some(&scale), shift: Some(&shift), residual: None, relu: true };
-            assert_close(&conv.forward(isa, &x, &w, &epilogue).unwrap(), &y, 1e-5, "y");
-            let dx = conv.input_gradient(isa, &dz, &w, Some(&scale)).unwrap();
-            assert_close(&dx, &reference.input_gradient(&dz, &diagonal, &scale), 1e-5, "dx");
-            assert_close(&conv.weight_gradient(isa, &x, &dz, Some(&scale)).unwrap(), &dw, 1e-5, "dw");
-        }
-    }
-
-    #[test]
     fn relu_gradient_equals_the_definition(pixels in 1usize..200, channels in channels(), relu: bool, seed in 0u64..1000) {
         let y: Vec<f32> = numbers(seed, pixels * channels).iter().map(|y| y.max(0.0)).collect();
         for isa in Isa::available() {
@@ -337,7 +305,7 @@ proptest! {
     ) {
         let channels = groups * each;
         let reference = Norm { segments, channels, groups, epsilon: 1e-3, relu };
-        let normalize = Normalize::new(&reference.segments, channels, groups, 1e-3).unwrap();
+        let normalize = SegmentNorm::new(&reference.segments, channels, groups, 1e-3).unwrap();
         let len = reference.segments.iter().sum::<usize>() * channels;
         let (x, weight, bias) = (numbers(seed, len), numbers(seed + 1, channels), numbers(seed + 2, channels));
         let residual = with_residual.then(|| numbers(seed + 3, len));
@@ -476,7 +444,6 @@ fn any_number_of_threads_gives_the_same_bits() {
     let grid = Grid::new(3, 33, 31);
     let x = numbers(1, grid.pixels() * 40);
     let pool = MaxPool2d::new(grid, 40, Window::new(3, 2, 1)).unwrap();
-    let depthwise = DepthwiseConv2d::new(vec![grid], 40, Window::new(3, 1, 1)).unwrap();
     let align = RoiAlign { height: 7, width: 7, spatial_scale: 0.5, sampling_ratio: 0, aligned: true };
     let regions: Vec<Region> = (0..50)
         .map(|i| {
@@ -485,7 +452,7 @@ fn any_number_of_threads_gives_the_same_bits() {
         })
         .collect();
     let labels: Vec<i32> = (0..grid.pixels() as i32).map(|row| row % 41 - 1).collect();
-    let normalize = Normalize::new(&[2000, 1000, 69], 40, 8, 1e-5).unwrap();
+    let normalize = SegmentNorm::new(&[2000, 1000, 69], 40, 8, 1e-5).unwrap();
     let run = || {
         let pooled = pool.forward(isa, &x).unwrap();
         let mut masked = x.clone();
@@ -499,7 +466,6 @@ fn any_number_of_threads_gives_the_same_bits() {
             .unwrap();
         let all = [
             pool.gradient(isa, &pooled.y, &pooled.taps).unwrap(),
-            depthwise.weight_gradient(isa, &x, &x, None).unwrap(),
             align.gradient(isa, &align_y, grid, 40, &regions).unwrap(),
             shift,
             vec![focal.loss],
@@ -526,7 +492,7 @@ fn variance_is_accurate_far_from_zero() {
     let (rows, channels) = (1000, 20);
     let mut x: Vec<f32> = numbers(1, rows * channels).iter().map(|x| 600.0 + x).collect();
     x[3] = 5.0;
-    let normalize = Normalize::new(&[rows], channels, channels, 1e-5).unwrap();
+    let normalize = SegmentNorm::new(&[rows], channels, channels, 1e-5).unwrap();
     let reference = Norm { segments: vec![rows], channels, groups: channels, epsilon: 1e-5, relu: false };
     let (ones, zeros) = (vec![1.0; channels], vec![0.0; channels]);
     let (mean, variance) = reference.statistics(&doubles(&x));

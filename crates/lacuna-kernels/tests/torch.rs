@@ -7,8 +7,8 @@ mod common;
 
 use common::assert_close;
 use lacuna_kernels::{
-    Conv2d, DepthwiseConv2d, Epilogue, FocalLoss, Grid, Isa, MaxPool2d, Normalize, Region, RoiAlign, Sgd,
-    SgdParameter, UpsampleAdd, Window, relu_gradient,
+    Conv2d, Epilogue, FocalLoss, Grid, Isa, MaxPool2d, Region, RoiAlign, SegmentNorm, Sgd, SgdParameter,
+    UpsampleAdd, Window, relu_gradient,
 };
 use serde_json::Value;
 
@@ -69,24 +69,6 @@ fn conv_block() {
             assert_close(&dx, &doubles(&case["dx"]), 1e-5, &what("dx"));
             let dw = conv.weight_gradient(isa, &x, &dy, Some(&scale)).unwrap();
             assert_close(&dw, &doubles(&case["dweight"]), 1e-5, &what("dweight"));
-        });
-    }
-}
-
-#[test]
-fn depthwise() {
-    for case in cases("depthwise") {
-        with_each(&case, |isa, what| {
-            let grid = Grid::new(size(&case["n"]), size(&case["h"]), size(&case["w"]));
-            let window = Window::new(3, size(&case["stride"]), 1);
-            let conv = DepthwiseConv2d::new(vec![grid], size(&case["c"]), window).unwrap();
-            let [x, w, dy] = ["x", "weight", "dy"].map(|name| floats(&case[name]));
-            let y = conv.forward(isa, &x, &w, &Epilogue::default()).unwrap();
-            assert_close(&y, &doubles(&case["y"]), 1e-6, &what("y"));
-            let dx = conv.input_gradient(isa, &dy, &w, None).unwrap();
-            assert_close(&dx, &doubles(&case["dx"]), 1e-6, &what("dx"));
-            let dw = conv.weight_gradient(isa, &x, &dy, None).unwrap();
-            assert_close(&dw, &doubles(&case["dweight"]), 1e-6, &what("dweight"));
         });
     }
 }
@@ -171,9 +153,9 @@ fn group_and_batch_norm() {
             let [n, h, w, c, groups] = ["n", "h", "w", "c", "groups"].map(|name| size(&case[name]));
             let of_batch = groups == 0;
             let normalize = if of_batch {
-                Normalize::new(&[n * h * w], c, c, 1e-5)
+                SegmentNorm::new(&[n * h * w], c, c, 1e-5)
             } else {
-                Normalize::new(&vec![h * w; n], c, groups, 1e-5)
+                SegmentNorm::new(&vec![h * w; n], c, groups, 1e-5)
             };
             let normalize = normalize.unwrap();
             let relu = case["relu"].as_bool().unwrap();

@@ -5,7 +5,7 @@ use std::ops::Range;
 use lacuna_boxes::Box2;
 use serde::{Deserialize, Serialize};
 
-use crate::detector::{ConfigError, require};
+use crate::detector::{DetectorConfigError, require};
 use crate::ops::Grid;
 
 /// The anchors of one level: every size at every ratio (height / width), at every location.
@@ -14,6 +14,7 @@ use crate::ops::Grid;
 pub struct AnchorConfig {
     /// Per level, the finest first.
     pub sizes: Vec<Vec<f32>>,
+    /// Height / width.
     pub ratios: Vec<f32>,
 }
 
@@ -35,7 +36,7 @@ impl AnchorConfig {
         }
     }
 
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), DetectorConfigError> {
         let positive = |values: &[f32]| values.iter().all(|value| *value > 0.0 && value.is_finite());
         require(self.sizes.len() == 5, "anchors.sizes", "a list for each of the five levels")?;
         let count = self.sizes[0].len();
@@ -52,12 +53,12 @@ impl AnchorConfig {
         )
     }
 
-    pub fn per_location(&self) -> usize {
+    pub(crate) fn per_location(&self) -> usize {
         self.ratios.len() * self.sizes.first().map_or(0, Vec::len)
     }
 
     /// The anchors of a batch padded to `(height, width)`, on these grids.
-    pub fn over(&self, grids: &[Grid], padded: (usize, usize)) -> Anchors {
+    pub(crate) fn over(&self, grids: &[Grid], padded: (usize, usize)) -> Anchors {
         Anchors::new(grids, padded, |level| {
             let at = |ratio: f32, size: f32| {
                 let (height, width) = (ratio.sqrt() * size, 1.0 / ratio.sqrt() * size);
@@ -74,7 +75,7 @@ impl AnchorConfig {
 /// The anchors of one batch. Anchor i of image n stands, over all levels, in row `row(n, i)` of a
 /// head's output `[Σ N·H·W·A, ..]`.
 #[derive(Clone, Debug)]
-pub struct Anchors {
+pub(crate) struct Anchors {
     /// Of any image, level after level.
     boxes: Vec<Box2>,
     /// The end of each level in `boxes`.
@@ -83,11 +84,15 @@ pub struct Anchors {
 }
 
 impl Anchors {
-    /// `cell(level)` gives the anchors around the origin.
-    fn new(grids: &[Grid], (height, width): (usize, usize), cell: impl Fn(usize) -> Vec<Box2>) -> Self {
+    /// `cell_of_level(level)` gives the anchors around the origin.
+    fn new(
+        grids: &[Grid],
+        (height, width): (usize, usize),
+        cell_of_level: impl Fn(usize) -> Vec<Box2>,
+    ) -> Self {
         let (mut boxes, mut ends) = (Vec::new(), Vec::new());
         for (level, grid) in grids.iter().enumerate() {
-            let cell = cell(level);
+            let cell = cell_of_level(level);
             let (down, right) = (height / grid.height, width / grid.width);
             for y in 0..grid.height {
                 for x in 0..grid.width {
@@ -101,7 +106,7 @@ impl Anchors {
     }
 
     /// A square of 8 pixels at each location of P3, of 16 at those of P4, and so on: FCOS's locations.
-    pub fn locations(grids: &[Grid], padded: (usize, usize)) -> Self {
+    pub(crate) fn locations(grids: &[Grid], padded: (usize, usize)) -> Self {
         Self::new(grids, padded, |level| {
             let half = (4 << level) as f32;
             vec![Box2::new(-half, -half, half, half)]
@@ -109,29 +114,29 @@ impl Anchors {
     }
 
     /// The anchors of any image.
-    pub fn boxes(&self) -> &[Box2] {
+    pub(crate) fn boxes(&self) -> &[Box2] {
         &self.boxes
     }
 
     /// Where each level is in [`Self::boxes`].
-    pub fn levels(&self) -> impl Iterator<Item = Range<usize>> {
+    pub(crate) fn levels(&self) -> impl Iterator<Item = Range<usize>> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, &end)| start..end)
     }
 
     /// The rows of a level's anchors of an image.
-    pub fn rows_of_level(&self, level: Range<usize>, image: usize) -> Range<usize> {
+    pub(crate) fn rows_of_level(&self, level: Range<usize>, image: usize) -> Range<usize> {
         let start = self.batch * level.start + image * level.len();
         start..start + level.len()
     }
 
     /// The rows of an image, in the order of [`Self::boxes`].
-    pub fn rows(&self, image: usize) -> impl Iterator<Item = usize> {
+    pub(crate) fn rows(&self, image: usize) -> impl Iterator<Item = usize> {
         self.levels().flat_map(move |level| self.rows_of_level(level, image))
     }
 
     /// The rows of all images.
-    pub fn n_rows(&self) -> usize {
+    pub(crate) fn n_rows(&self) -> usize {
         self.batch * self.boxes.len()
     }
 }

@@ -1,44 +1,47 @@
 //! FCOS (Tian et al., 2019): every location of a pyramid predicts a box around itself.
 
-use burn::Tensor;
 use burn::module::Module;
-use lacuna_boxes::{Box2, Detection};
-use rayon::prelude::*;
+use lacuna_boxes::Box2;
 use serde::{Deserialize, Serialize};
 
 use crate::anchors::Anchors;
 use crate::backbone::Backbone;
 use crate::coder::distances;
-use crate::detector::{
-    ConfigError, HEAD_DEPTH_MAX, Images, LossOptions, Losses, Objects, Target, Term, WIDTH_MAX, require,
-};
+use crate::detector::{DetectorConfigError, WIDTH_MAX, require};
 use crate::fpn::{ExtraLevels, Pyramid};
-use crate::layers::{Conv, Draw, EPSILON, GROUPS, GroupNorm, Init, Mode};
-use crate::losses::{LossSum, binary_cross_entropy, focal_background, giou, sigmoid, with_gradient};
-use crate::ops::{self, Grid, Window};
-use crate::postprocess::{PostProcess, logit_floor};
+use crate::images::Images;
+use crate::layers::{GROUPS, Init, Mode};
+use crate::loss_options::LossNormalization;
+use crate::losses::{Loss, giou};
+use crate::matcher::AnchorMatch;
+use crate::one_stage::{HEAD_DEPTH_MAX, OneStage, OneStageHead, OneStageHeadConfig, OneStageOutput};
+use crate::postprocess::PostProcess;
 use crate::resnet::ResNetConfig;
-use crate::retinanet::{FOCAL, PRIOR_LOGIT};
 
+/// The shape and the thresholds of an FCOS.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FcosConfig {
+    /// The number of classes, without background.
     pub n_classes: usize,
+    /// The backbone.
     pub backbone: ResNetConfig,
     /// The channels of the pyramid and of the heads, a multiple of 32.
     pub width: usize,
     /// The convolutions of each head before the last one, each with a group norm.
     pub head_depth: usize,
+    /// Where the levels above P5 come from.
     pub extra_levels: ExtraLevels,
     /// How far from an object's center, in strides, a location may be to predict it.
     pub center_radius: f32,
     /// The best of each level that go on to non-maximum suppression.
     pub candidates_per_level: usize,
+    /// From scores to detections.
     pub post_process: PostProcess,
 }
 
 impl FcosConfig {
-    /// The paper's; post-processing is torchvision's.
+    /// The paper's values; post-processing is torchvision's.
     pub fn new(n_classes: usize, backbone: ResNetConfig) -> Self {
         Self {
             n_classes,
@@ -52,7 +55,7 @@ impl FcosConfig {
         }
     }
 
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), DetectorConfigError> {
         let divisible = (1..=WIDTH_MAX).contains(&self.width) && self.width.is_multiple_of(GROUPS);
         require(divisible, "width", "a multiple of 32, the groups of its norms, up to 8192")?;
         require(self.head_depth <= HEAD_DEPTH_MAX, "head_depth", "at most 64")?;
@@ -63,194 +66,82 @@ impl FcosConfig {
 
     pub(crate) fn init(&self, init: &mut Init) -> Fcos {
         let backbone = Backbone::p3_to_p7(&self.backbone, self.width, self.extra_levels, init);
-        let conv = self.branch(init);
-        let cls_logits = self.conv(self.n_classes, init).biased(PRIOR_LOGIT, init);
-        let classification_head = ClassificationHead { conv, cls_logits };
-        let conv = self.branch(init);
-        let (bbox_reg, bbox_ctrness) = (self.conv(4, init), self.conv(1, init));
-        let regression_head = RegressionHead { conv, bbox_reg, bbox_ctrness };
-        Fcos { backbone, head: Head { classification_head, regression_head }, config: self.clone() }
-    }
-
-    fn conv(&self, outputs: usize, init: &mut Init) -> Conv {
-        Conv::with_bias(self.width, outputs, Window::new(3, 1, 1), Draw::Normal { std: 0.01 }, init)
-    }
-
-    fn branch(&self, init: &mut Init) -> Vec<(Conv, GroupNorm)> {
-        (0..self.head_depth)
-            .map(|_| (self.conv(self.width, init), GroupNorm::new(EPSILON, self.width, init)))
-            .collect()
+        let head = OneStageHeadConfig {
+            width: self.width,
+            depth: self.head_depth,
+            samples_per_location: 1,
+            n_classes: self.n_classes,
+            group_norm: true,
+            centerness: true,
+            positive_boxes: true,
+        };
+        Fcos { backbone, head: head.init(init), config: self.clone() }
     }
 }
 
+/// An FCOS. Its samples are locations, given as squares of the stride's size.
 #[derive(Module, Debug)]
 pub struct Fcos {
     backbone: Backbone,
-    head: Head,
+    head: OneStageHead,
     #[module(skip)]
     config: FcosConfig,
 }
 
-#[derive(Module, Debug)]
-pub struct Head {
-    classification_head: ClassificationHead,
-    regression_head: RegressionHead,
-}
+impl OneStage for Fcos {
+    fn n_classes(&self) -> usize {
+        self.config.n_classes
+    }
 
-#[derive(Module, Debug)]
-pub struct ClassificationHead {
-    conv: Vec<(Conv, GroupNorm)>,
-    cls_logits: Conv,
-}
-
-#[derive(Module, Debug)]
-pub struct RegressionHead {
-    conv: Vec<(Conv, GroupNorm)>,
-    bbox_reg: Conv,
-    bbox_ctrness: Conv,
-}
-
-/// What the heads say of every location of every image, in the order of [`Anchors`].
-pub struct FcosOutput {
-    /// `[rows, n_classes]`
-    pub logits: Tensor<2>,
-    /// `[rows, 4]`, not negative: see [`distances`].
-    pub distances: Tensor<2>,
-    /// `[rows, 1]`
-    pub centerness: Tensor<2>,
-    /// A square of the stride's size at each location.
-    pub locations: Anchors,
-}
-
-impl Fcos {
-    pub fn forward(&self, images: &Images, mode: Mode) -> FcosOutput {
-        let Pyramid { rows, levels } = Pyramid::of(&self.backbone.forward(images.pixels.clone(), mode));
+    fn forward(&self, images: &Images, mode: Mode) -> OneStageOutput {
+        let maps = self.backbone.forward(images.pixels.clone(), mode);
+        let Pyramid { rows, levels } = Pyramid::from_maps(&maps);
         let locations = Anchors::locations(&levels, images.padded());
-        let Head { classification_head, regression_head } = &self.head;
-        let x = branch(rows.clone(), &levels, &classification_head.conv);
-        let logits = classification_head.cls_logits.over_pyramid(x, &levels, false);
-        let x = branch(rows, &levels, &regression_head.conv);
-        let distances = regression_head.bbox_reg.over_pyramid(x.clone(), &levels, true);
-        let centerness = regression_head.bbox_ctrness.over_pyramid(x, &levels, false);
-        FcosOutput { logits, distances, centerness, locations }
+        self.head.forward(rows, &levels, locations)
     }
 
-    /// The score of a class at a location is `√(p(class)·p(center))`.
-    pub fn detect(&self, images: &Images, score_min: f32) -> Vec<Vec<Detection>> {
-        let FcosOutput { logits, distances, centerness, locations } = self.forward(images, Mode::Inference);
-        let [logits, distances, centerness] = [logits, distances, centerness].map(ops::values);
-        let distances = distances.as_chunks().0;
-        let post_process = self.config.post_process.above(score_min);
-        let of_image = |image| {
-            post_process.dense(
-                (images, image),
-                &locations,
-                (&logits, self.config.n_classes),
-                (
-                    logit_floor(post_process.score_min * post_process.score_min),
-                    self.config.candidates_per_level,
-                ),
-                |row, logit| (sigmoid(logit) * sigmoid(centerness[row])).sqrt(),
-                |row, square| distances::decode(square, distances[row]),
-            )
-        };
-        (0..images.sizes.len()).into_par_iter().map(of_image).collect()
+    fn post_process(&self) -> (PostProcess, usize) {
+        (self.config.post_process, self.config.candidates_per_level)
     }
 
-    /// The loss of the targets, by what [`Self::forward`] said of the images.
-    pub fn loss(
-        &self,
-        output: &FcosOutput,
-        images: &Images,
-        targets: &[Vec<Target>],
-        options: &LossOptions,
-    ) -> Losses {
-        let FcosOutput { logits, distances, centerness, locations } = output;
-        let objects = images.targets_in_views(targets, self.config.n_classes);
-        let matches_of = |objects: &[Objects]| -> Vec<Vec<Option<usize>>> {
-            let of_image =
-                |objects: &Objects| objects_at(locations, &objects.boxes, self.config.center_radius);
-            objects.par_iter().map(of_image).collect()
-        };
-        let factors_of = |matches: &[Vec<Option<usize>>], objects: &[Objects]| {
-            let matched = |image: usize| matches[image].iter().flatten().copied();
-            options.normalization.factors_of(matched, objects, 0)
-        };
-        let matches = matches_of(&objects);
-        let [mut factors, placed_factors] = factors_of(&matches, &objects);
-        if let Some(counted) = options.counted {
-            let counted = images.targets_in_views(counted, self.config.n_classes);
-            [factors, _] = factors_of(&matches_of(&counted), &counted);
-        }
-
-        let [predicted, centers] = [distances.clone(), centerness.clone()].map(ops::values);
-        let predicted = predicted.as_chunks::<4>().0;
-        let n = locations.n_rows();
-        let n_classes = self.config.n_classes;
-        let mut through_weights = options.through_weights(4 * n);
-        let scores = through_weights.as_ref().map(|_| ops::values(logits.clone()));
-        let (mut labels, mut weights) = (vec![-1; n], vec![0.0; n]);
-        let (mut regression, mut centering) = (LossSum::new(4 * n), LossSum::new(n));
-        let mut confused = Vec::new();
-        for (image, (matches, objects)) in matches.iter().zip(&objects).enumerate() {
-            let factor = factors[image];
-            for ((row, &square), matched) in locations.rows(image).zip(locations.boxes()).zip(matches) {
-                let decoded = || distances::decode(square, predicted[row]);
-                weights[row] = factor;
-                if let Some(object) = *matched {
-                    labels[row] = objects.classes[object] as i32;
-                    if objects.placed[object] {
-                        let (target, factor) = (objects.boxes[object], placed_factors[image]);
-                        let (loss, by_corners) = giou(decoded(), target);
-                        regression.add(4 * row, factor, (loss, distances::gradient(square, by_corners)));
-                        let center = centerness_of(distances::encode(square, target));
-                        centering.add(row, factor, binary_cross_entropy(centers[row], center));
-                    }
-                    continue;
-                }
-                if let Some(negative) = options.negative_weight {
-                    let (weight, gradient) = negative.of(anchor_at(square), decoded, objects);
-                    weights[row] *= weight;
-                    if let (Some(sum), Some(scores), Some(gradient)) =
-                        (&mut through_weights, &scores, gradient)
-                    {
-                        let loss = focal_background(&scores[row * n_classes..][..n_classes], FOCAL);
-                        sum.add_gradient(4 * row, factor * loss, distances::gradient(square, gradient));
-                    }
-                }
-                if let Some(recalibration) = options.recalibration
-                    && recalibration.confuses(anchor_at(square), objects)
-                {
-                    weights[row] *= recalibration.weight;
-                    confused.push(row);
-                }
-            }
-        }
-        let classification = options.classification(logits.clone(), labels, weights, &confused, FOCAL);
-        Losses(vec![
-            (Term::Classification, with_gradient(classification, through_weights, distances)),
-            (Term::Regression, regression.into_tensor(distances.clone())),
-            (Term::Centerness, centering.into_tensor(centerness.clone())),
-        ])
+    fn matches(&self, samples: &Anchors, objects: &[Box2]) -> Vec<AnchorMatch> {
+        let matched = objects_at(samples, objects, self.config.center_radius);
+        matched
+            .into_iter()
+            .map(|object| object.map_or(AnchorMatch::Background, AnchorMatch::Object))
+            .collect()
     }
-}
 
-/// What a location stands for where samples are told apart by their overlap with objects: the square anchor that
-/// RetinaNet has there, four strides wide.
-fn anchor_at(square: Box2) -> Box2 {
-    let ((x, y), half) = (square.center(), 2.0 * square.width());
-    Box2::new(x - half, y - half, x + half, y + half)
-}
+    fn positives_min(&self, _: LossNormalization) -> usize {
+        0
+    }
 
-/// Convolutions, each with group norm and ReLU.
-fn branch(rows: Tensor<2>, levels: &[Grid], convs: &[(Conv, GroupNorm)]) -> Tensor<2> {
-    convs
-        .iter()
-        .fold(rows, |rows, (conv, norm)| norm.forward(conv.over_pyramid(rows, levels, false), levels, true))
+    /// The square anchor that RetinaNet has at the location, four strides wide.
+    fn reference_box(&self, sample: Box2) -> Box2 {
+        let ((x, y), half) = (sample.center(), 2.0 * sample.width());
+        Box2::new(x - half, y - half, x + half, y + half)
+    }
+
+    fn decode(&self, sample: Box2, prediction: [f32; 4]) -> Box2 {
+        distances::decode(sample, prediction)
+    }
+
+    fn decode_gradient(&self, sample: Box2, _: [f32; 4], by_corners: [f32; 4]) -> [f32; 4] {
+        distances::gradient(sample, by_corners)
+    }
+
+    fn box_loss(&self, sample: Box2, prediction: [f32; 4], target: Box2) -> Loss<4> {
+        let (loss, by_corners) = giou(distances::decode(sample, prediction), target);
+        (loss, distances::gradient(sample, by_corners))
+    }
+
+    fn centerness(&self, sample: Box2, target: Box2) -> Option<f32> {
+        Some(centerness_from(distances::encode(sample, target)))
+    }
 }
 
 /// `√(min(l, r)/max(l, r) · min(t, b)/max(t, b))`: 1 in the middle of an object, 0 at its border.
-pub fn centerness_of([left, top, right, bottom]: [f32; 4]) -> f32 {
+pub(crate) fn centerness_from([left, top, right, bottom]: [f32; 4]) -> f32 {
     (left.min(right) / left.max(right) * (top.min(bottom) / top.max(bottom))).sqrt()
 }
 
@@ -259,7 +150,7 @@ pub fn centerness_of([left, top, right, bottom]: [f32; 4]) -> f32 {
 /// several objects the smallest.
 ///
 /// Differs from the reference: there an object of 10⁸ square pixels or more is never found.
-pub fn objects_at(locations: &Anchors, objects: &[Box2], center_radius: f32) -> Vec<Option<usize>> {
+pub(crate) fn objects_at(locations: &Anchors, objects: &[Box2], center_radius: f32) -> Vec<Option<usize>> {
     let last = locations.levels().count() - 1;
     let mut matches = Vec::with_capacity(locations.boxes().len());
     for (level, range) in locations.levels().enumerate() {

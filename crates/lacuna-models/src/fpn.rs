@@ -19,18 +19,18 @@ pub enum ExtraLevels {
 }
 
 /// The maps of a pyramid, the finest first, each `[N, H, W, C]`.
-pub type Levels = Vec<Tensor<4>>;
+pub(crate) type Levels = Vec<Tensor<4>>;
 
 /// All maps of a pyramid as one tensor, so that a head runs over them in one call.
 #[derive(Clone, Debug)]
-pub struct Pyramid {
+pub(crate) struct Pyramid {
     /// `[Σ N·H·W, C]`: level by level, in each image by image.
-    pub rows: Tensor<2>,
-    pub levels: Vec<Grid>,
+    pub(crate) rows: Tensor<2>,
+    pub(crate) levels: Vec<Grid>,
 }
 
 impl Pyramid {
-    pub fn of(maps: &[Tensor<4>]) -> Self {
+    pub(crate) fn from_maps(maps: &[Tensor<4>]) -> Self {
         let (rows, levels) = maps
             .iter()
             .map(|map| {
@@ -44,7 +44,7 @@ impl Pyramid {
 }
 
 #[derive(Module, Debug)]
-pub struct Fpn {
+pub(crate) struct Fpn {
     // A list of one: in PyTorch each of these is a `Sequential`.
     inner_blocks: Vec<[Conv; 1]>,
     layer_blocks: Vec<[Conv; 1]>,
@@ -54,7 +54,7 @@ pub struct Fpn {
 }
 
 #[derive(Module, Debug)]
-pub struct ExtraBlocks {
+pub(crate) struct ExtraBlocks {
     p6: Conv,
     p7: Conv,
 }
@@ -62,7 +62,7 @@ pub struct ExtraBlocks {
 impl Fpn {
     /// Over maps of these `channels`, each level `width` channels wide. Without `extra` one more level
     /// is made by taking every other pixel of the coarsest.
-    pub fn new(channels: &[usize], width: usize, extra: Option<ExtraLevels>, init: &mut Init) -> Self {
+    pub(crate) fn new(channels: &[usize], width: usize, extra: Option<ExtraLevels>, init: &mut Init) -> Self {
         let mut conv =
             |inputs, window| Conv::with_bias(inputs, width, window, Draw::glorot(window, inputs), init);
         let inner_blocks = channels.iter().map(|&inputs| [conv(inputs, Window::new(1, 1, 0))]).collect();
@@ -79,7 +79,7 @@ impl Fpn {
     }
 
     /// The backbone's maps, the finest first → the pyramid's.
-    pub fn forward(&self, maps: &[Tensor<4>]) -> Levels {
+    pub(crate) fn forward(&self, maps: &[Tensor<4>]) -> Levels {
         let laterals =
             maps.iter().zip(&self.inner_blocks).map(|(map, [conv])| conv.forward(map.clone(), false));
         let mut merged: Levels = laterals.collect();

@@ -7,18 +7,18 @@ use burn::tensor::Device;
 use lacuna_random::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::ops::{self, BatchStatistics, Epilogue, Grid, Window};
+use crate::ops::{self, BatchStatistics, Grid, TensorEpilogue, Window};
 
 /// Where a new module's numbers come from.
-pub struct Init<'a> {
-    pub device: &'a Device,
+pub(crate) struct Init<'a> {
+    pub(crate) device: &'a Device,
     /// `None` draws nothing: weights are 0, for a module that a checkpoint is about to fill.
-    pub rng: Option<&'a mut Rng>,
+    pub(crate) rng: Option<&'a mut Rng>,
 }
 
 /// How a weight is drawn.
 #[derive(Clone, Copy, Debug)]
-pub enum Draw {
+pub(crate) enum Draw {
     Normal {
         std: f64,
     },
@@ -35,18 +35,18 @@ impl Draw {
     }
 
     /// Glorot's, over the inputs alone: `bound = √(3 / (k²·inputs))`, as torchvision's FPN.
-    pub fn glorot(window: Window, inputs: usize) -> Self {
+    pub(crate) fn glorot(window: Window, inputs: usize) -> Self {
         Self::Uniform { bound: (3.0 / (window.kernel * window.kernel * inputs) as f64).sqrt() }
     }
 
     /// PyTorch's default of a linear layer: `bound = 1 / √inputs`.
-    pub fn linear(inputs: usize) -> Self {
+    pub(crate) fn linear(inputs: usize) -> Self {
         Self::Uniform { bound: 1.0 / (inputs as f64).sqrt() }
     }
 }
 
 impl Init<'_> {
-    pub fn weight<const D: usize>(&mut self, shape: [usize; D], draw: Draw) -> Param<Tensor<D>> {
+    pub(crate) fn weight<const D: usize>(&mut self, shape: [usize; D], draw: Draw) -> Param<Tensor<D>> {
         let Some(rng) = &mut self.rng else { return self.constant(shape, 0.0) };
         let len: usize = shape.iter().product();
         let mut values = Vec::with_capacity(len + 1);
@@ -64,14 +64,14 @@ impl Init<'_> {
         Param::from_data(burn::tensor::TensorData::new(values, shape), self.device)
     }
 
-    pub fn constant<const D: usize>(&self, shape: [usize; D], value: f32) -> Param<Tensor<D>> {
+    pub(crate) fn constant<const D: usize>(&self, shape: [usize; D], value: f32) -> Param<Tensor<D>> {
         Param::from_tensor(Tensor::full(shape, value, self.device))
     }
 }
 
 /// A convolution, `weight [k, k, C, K]` (PyTorch's is `[K, C, k, k]`).
 #[derive(Module, Debug)]
-pub struct Conv {
+pub(crate) struct Conv {
     weight: Param<Tensor<4>>,
     bias: Option<Param<Tensor<1>>>,
     #[module(skip)]
@@ -80,13 +80,19 @@ pub struct Conv {
 
 impl Conv {
     /// One without a bias, of the backbone: a norm follows.
-    pub fn backbone(inputs: usize, outputs: usize, window: Window, init: &mut Init) -> Self {
+    pub(crate) fn backbone(inputs: usize, outputs: usize, window: Window, init: &mut Init) -> Self {
         let shape = [window.kernel, window.kernel, inputs, outputs];
         Self { weight: init.weight(shape, Draw::he(window, outputs)), bias: None, window }
     }
 
     /// One with a bias of 0.
-    pub fn with_bias(inputs: usize, outputs: usize, window: Window, draw: Draw, init: &mut Init) -> Self {
+    pub(crate) fn with_bias(
+        inputs: usize,
+        outputs: usize,
+        window: Window,
+        draw: Draw,
+        init: &mut Init,
+    ) -> Self {
         let shape = [window.kernel, window.kernel, inputs, outputs];
         let weight = init.weight(shape, draw);
         Self { weight, bias: Some(init.constant([outputs], 0.0)), window }
@@ -94,46 +100,46 @@ impl Conv {
 
     /// With this bias in place of 0.
     #[must_use]
-    pub fn biased(mut self, bias: f32, init: &Init) -> Self {
+    pub(crate) fn biased(mut self, bias: f32, init: &Init) -> Self {
         let [.., outputs] = self.weight.dims();
         self.bias = Some(init.constant([outputs], bias));
         self
     }
 
     /// `x [N, H, W, C]` → `[N, H', W', K]`.
-    pub fn forward(&self, x: Tensor<4>, relu: bool) -> Tensor<4> {
+    pub(crate) fn forward(&self, x: Tensor<4>, relu: bool) -> Tensor<4> {
         ops::conv2d(x, self.weight.val(), self.window, self.epilogue(relu))
     }
 
     /// `rows [Σ N·H·W, C]` → `[Σ N·H·W, K]`; the window keeps the size of a grid.
-    pub fn over_pyramid(&self, rows: Tensor<2>, levels: &[Grid], relu: bool) -> Tensor<2> {
+    pub(crate) fn over_pyramid(&self, rows: Tensor<2>, levels: &[Grid], relu: bool) -> Tensor<2> {
         ops::conv2d_pyramid(rows, levels, self.weight.val(), self.window, self.epilogue(relu))
     }
 
-    fn epilogue<const D: usize>(&self, relu: bool) -> Epilogue<D> {
-        Epilogue { shift: self.bias.as_ref().map(Param::val), relu, ..Epilogue::default() }
+    fn epilogue<const D: usize>(&self, relu: bool) -> TensorEpilogue<D> {
+        TensorEpilogue { shift: self.bias.as_ref().map(Param::val), relu, ..TensorEpilogue::default() }
     }
 }
 
 /// A fully connected layer, `weight [inputs, outputs]` (PyTorch's is `[outputs, inputs]`).
 #[derive(Module, Debug)]
-pub struct Linear {
+pub(crate) struct Linear {
     weight: Param<Tensor<2>>,
     bias: Param<Tensor<1>>,
 }
 
 impl Linear {
-    pub fn new(inputs: usize, outputs: usize, init: &mut Init) -> Self {
+    pub(crate) fn new(inputs: usize, outputs: usize, init: &mut Init) -> Self {
         let draw = Draw::linear(inputs);
         Self { weight: init.weight([inputs, outputs], draw), bias: init.weight([outputs], draw) }
     }
 
     /// `x [rows, inputs]` → `[rows, outputs]`.
-    pub fn forward(&self, x: Tensor<2>, relu: bool) -> Tensor<2> {
+    pub(crate) fn forward(&self, x: Tensor<2>, relu: bool) -> Tensor<2> {
         let [rows, _] = x.dims();
         let [inputs, outputs] = self.weight.dims();
         let weight = self.weight.val().reshape([1, 1, inputs, outputs]);
-        let epilogue = Epilogue { shift: Some(self.bias.val()), relu, ..Epilogue::default() };
+        let epilogue = TensorEpilogue { shift: Some(self.bias.val()), relu, ..TensorEpilogue::default() };
         ops::conv2d_pyramid(x, &[Grid::new(rows, 1, 1)], weight, Window::new(1, 1, 0), epilogue)
     }
 }
@@ -153,26 +159,26 @@ pub enum NormKind {
 
 /// Whether a pass is for learning. Only batch norm asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub(crate) enum Mode {
     Training,
     Inference,
 }
 
 /// What is added to a variance, in PyTorch by default.
-pub const EPSILON: f64 = 1e-5;
+pub(crate) const EPSILON: f64 = 1e-5;
 /// The share of a batch in the running statistics.
 const MOMENTUM: f64 = 0.1;
-pub const GROUPS: usize = 32;
+pub(crate) const GROUPS: usize = 32;
 
 #[derive(Module, Debug)]
-pub enum Norm {
+pub(crate) enum Norm {
     Frozen(FrozenNorm),
     Batch(BatchNorm),
     Group(GroupNorm),
 }
 
 impl Norm {
-    pub fn new(kind: NormKind, epsilon: f64, channels: usize, init: &Init) -> Self {
+    pub(crate) fn new(kind: NormKind, epsilon: f64, channels: usize, init: &Init) -> Self {
         match kind {
             NormKind::Frozen => Self::Frozen(FrozenNorm::new(epsilon, channels, init)),
             NormKind::Batch => Self::Batch(BatchNorm::new(epsilon, channels, init)),
@@ -181,7 +187,7 @@ impl Norm {
     }
 
     /// `relu(norm(conv(x)) + residual)`, without what is absent.
-    pub fn after(
+    pub(crate) fn after(
         &self,
         conv: &Conv,
         x: Tensor<4>,
@@ -190,7 +196,7 @@ impl Norm {
         mode: Mode,
     ) -> Tensor<4> {
         let fused = |(scale, shift): (Tensor<1>, Tensor<1>), residual| {
-            let epilogue = Epilogue { scale: Some(scale), shift: Some(shift), residual, relu };
+            let epilogue = TensorEpilogue { scale: Some(scale), shift: Some(shift), residual, relu };
             ops::conv2d(x.clone(), conv.weight.val(), conv.window, epilogue)
         };
         match self {
@@ -229,7 +235,7 @@ fn affine(
 }
 
 #[derive(Module, Debug)]
-pub struct FrozenNorm {
+pub(crate) struct FrozenNorm {
     weight: Param<Tensor<1>>,
     bias: Param<Tensor<1>>,
     running_mean: Param<Tensor<1>>,
@@ -256,7 +262,7 @@ impl FrozenNorm {
 }
 
 #[derive(Module, Debug)]
-pub struct BatchNorm {
+pub(crate) struct BatchNorm {
     weight: Param<Tensor<1>>,
     bias: Param<Tensor<1>>,
     running_mean: RunningState<Tensor<1>>,
@@ -300,7 +306,7 @@ impl BatchNorm {
 }
 
 #[derive(Module, Debug)]
-pub struct GroupNorm {
+pub(crate) struct GroupNorm {
     weight: Param<Tensor<1>>,
     bias: Param<Tensor<1>>,
     #[module(skip)]
@@ -308,12 +314,12 @@ pub struct GroupNorm {
 }
 
 impl GroupNorm {
-    pub fn new(epsilon: f64, channels: usize, init: &Init) -> Self {
+    pub(crate) fn new(epsilon: f64, channels: usize, init: &Init) -> Self {
         Self { weight: init.constant([channels], 1.0), bias: init.constant([channels], 0.0), epsilon }
     }
 
     /// Each image of each level by itself.
-    pub fn forward<const D: usize>(&self, x: Tensor<D>, levels: &[Grid], relu: bool) -> Tensor<D> {
+    pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>, levels: &[Grid], relu: bool) -> Tensor<D> {
         let (weight, bias) = (self.weight.val(), self.bias.val());
         ops::group_norm(x, levels, GROUPS, weight, bias, self.epsilon as f32, relu)
     }

@@ -9,23 +9,23 @@ use lacuna_boxes::Box2;
 use crate::ops::{self, FocalLoss};
 
 /// A loss, and its gradient by the numbers it was computed from.
-pub type Loss<const N: usize> = (f32, [f32; N]);
+pub(crate) type Loss<const N: usize> = (f32, [f32; N]);
 
 /// A weighted sum of losses over parts of one tensor.
 #[derive(Clone, Debug)]
-pub struct LossSum {
+pub(crate) struct LossSum {
     value: f64,
     gradient: Vec<f32>,
 }
 
 impl LossSum {
     /// Of a tensor of `len` numbers.
-    pub fn new(len: usize) -> Self {
+    pub(crate) fn new(len: usize) -> Self {
         Self { value: 0.0, gradient: vec![0.0; len] }
     }
 
     /// Adds `weight` times a loss of the numbers that start at `start`.
-    pub fn add<const N: usize>(&mut self, start: usize, weight: f32, (loss, gradient): Loss<N>) {
+    pub(crate) fn add<const N: usize>(&mut self, start: usize, weight: f32, (loss, gradient): Loss<N>) {
         self.value += f64::from(weight) * f64::from(loss);
         for (sum, g) in self.gradient[start..start + N].iter_mut().zip(gradient) {
             *sum += weight * g;
@@ -33,7 +33,7 @@ impl LossSum {
     }
 
     /// [`softmax_focal`] of the whole row that starts at `start`; the loss before its weight.
-    pub fn add_softmax_focal(
+    pub(crate) fn add_softmax_focal(
         &mut self,
         start: usize,
         weight: f32,
@@ -48,30 +48,30 @@ impl LossSum {
     }
 
     /// Adds to the gradient alone, for a loss whose value is counted elsewhere.
-    pub fn add_gradient<const N: usize>(&mut self, start: usize, weight: f32, gradient: [f32; N]) {
+    pub(crate) fn add_gradient<const N: usize>(&mut self, start: usize, weight: f32, gradient: [f32; N]) {
         self.add(start, weight, (0.0, gradient));
     }
 
-    /// The sum as a function of `of`, for the backward pass.
-    pub fn into_tensor<const D: usize>(self, of: Tensor<D>) -> Tensor<1> {
-        ops::known_gradient(of, self.value as f32, self.gradient)
+    /// The sum as a function of `x`, for the backward pass.
+    pub(crate) fn into_tensor<const D: usize>(self, x: Tensor<D>) -> Tensor<1> {
+        ops::known_gradient(x, self.value as f32, self.gradient)
     }
 }
 
-/// A loss with a gradient that reaches it through `of`, too, if there is one.
-pub fn with_gradient<const D: usize>(
+/// `loss`, plus a gradient by `x` without a value, if there is one.
+pub(crate) fn with_gradient<const D: usize>(
     loss: Tensor<1>,
     gradient: Option<LossSum>,
-    of: &Tensor<D>,
+    x: &Tensor<D>,
 ) -> Tensor<1> {
     match gradient {
-        Some(gradient) => loss + gradient.into_tensor(of.clone()),
+        Some(gradient) => loss + gradient.into_tensor(x.clone()),
         None => loss,
     }
 }
 
 /// `Σ |d|`, or where `|d| < β` the parabola `d² / 2β + β/2` less `β/2` (Fast R-CNN); β = 0 is L1.
-pub fn smooth_l1<const N: usize>(prediction: [f32; N], target: [f32; N], beta: f32) -> Loss<N> {
+pub(crate) fn smooth_l1<const N: usize>(prediction: [f32; N], target: [f32; N], beta: f32) -> Loss<N> {
     let mut loss = 0.0;
     let gradient = std::array::from_fn(|i| {
         let d = prediction[i] - target[i];
@@ -114,7 +114,7 @@ fn shared_area(p: Box2, t: Box2) -> Loss<4> {
 }
 
 /// The gradient of the IoU of two boxes by the corners of the first.
-pub fn iou_gradient(prediction: Box2, target: Box2) -> [f32; 4] {
+pub(crate) fn iou_gradient(prediction: Box2, target: Box2) -> [f32; 4] {
     let (shared, d_shared) = shared_area(prediction, target);
     let union = prediction.area() + target.area() - shared;
     if shared <= 0.0 || !union.is_finite() {
@@ -126,7 +126,7 @@ pub fn iou_gradient(prediction: Box2, target: Box2) -> [f32; 4] {
 }
 
 /// The focal loss of a sample in which there is no object: `−(1 − α)·Σ p^γ·ln(1 − p)`.
-pub fn focal_background(logits: &[f32], focal: FocalLoss) -> f32 {
+pub(crate) fn focal_background(logits: &[f32], focal: FocalLoss) -> f32 {
     let of_class = |&logit: &f32| {
         let (cross_entropy, _) = binary_cross_entropy(logit, 0.0);
         (1.0 - focal.alpha) * sigmoid(logit).powf(focal.gamma) * cross_entropy
@@ -136,7 +136,7 @@ pub fn focal_background(logits: &[f32], focal: FocalLoss) -> f32 {
 
 /// Focal loss of a sample that is an object with the logit `margin`, without α: `−(1 − p)^γ·ln p` with `p = σ(margin)`.
 /// Of one that is none, `margin` is the negative of its logit.
-pub fn focal(margin: f32, gamma: f32) -> Loss<1> {
+pub(crate) fn focal(margin: f32, gamma: f32) -> Loss<1> {
     let (cross_entropy, [by_margin]) = binary_cross_entropy(margin, 1.0);
     let q = sigmoid(-margin);
     let scale = q.powf(gamma);
@@ -145,7 +145,7 @@ pub fn focal(margin: f32, gamma: f32) -> Loss<1> {
 }
 
 /// `1 − GIoU` (Rezatofighi et al., 2019), by the corners of the prediction.
-pub fn giou(prediction: Box2, target: Box2) -> Loss<4> {
+pub(crate) fn giou(prediction: Box2, target: Box2) -> Loss<4> {
     const EPSILON: f32 = 1e-7;
     let (p, t) = (prediction, target);
     let (shared, d_shared) = shared_area(p, t);
@@ -174,12 +174,12 @@ pub fn giou(prediction: Box2, target: Box2) -> Loss<4> {
     (loss, gradient)
 }
 
-pub fn sigmoid(logit: f32) -> f32 {
+pub(crate) fn sigmoid(logit: f32) -> f32 {
     1.0 / (1.0 + (-logit).exp())
 }
 
 /// `−t·ln σ(z) − (1 − t)·ln(1 − σ(z))`.
-pub fn binary_cross_entropy(logit: f32, target: f32) -> Loss<1> {
+pub(crate) fn binary_cross_entropy(logit: f32, target: f32) -> Loss<1> {
     let loss = logit.max(0.0) - logit * target + (-logit.abs()).exp().ln_1p();
     (loss, [sigmoid(logit) - target])
 }
@@ -194,13 +194,19 @@ fn softmax_and_log_sum(logits: &[f32]) -> (Vec<f32>, f32) {
 }
 
 /// `e^z / Σ e^z`.
-pub fn softmax(logits: &[f32]) -> Vec<f32> {
+pub(crate) fn softmax(logits: &[f32]) -> Vec<f32> {
     softmax_and_log_sum(logits).0
 }
 
 /// `−(1 − p)^γ·ln p` with `p = softmax(z)[class]`; `weight` times its gradient is added to `gradient`. With γ = 0 it
 /// is cross entropy.
-pub fn softmax_focal(logits: &[f32], class: usize, gamma: f32, weight: f32, gradient: &mut [f32]) -> f32 {
+pub(crate) fn softmax_focal(
+    logits: &[f32],
+    class: usize,
+    gamma: f32,
+    weight: f32,
+    gradient: &mut [f32],
+) -> f32 {
     let (scores, log_sum) = softmax_and_log_sum(logits);
     let cross_entropy = log_sum - logits[class];
     let (p, q) = (scores[class], 1.0 - scores[class]);

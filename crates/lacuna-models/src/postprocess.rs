@@ -4,7 +4,8 @@ use lacuna_boxes::{Box2, Detection, Score, nms};
 use serde::{Deserialize, Serialize};
 
 use crate::anchors::Anchors;
-use crate::detector::{ConfigError, Images, require};
+use crate::detector::{DetectorConfigError, require};
+use crate::images::Images;
 
 /// torchvision's post-processing.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,7 +28,7 @@ struct Candidate {
 }
 
 impl PostProcess {
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), DetectorConfigError> {
         require((0.0..1.0).contains(&self.score_min), "post_process.score_min", "from 0 to below 1")?;
         require((0.0..=1.0).contains(&self.nms_iou_max), "post_process.nms_iou_max", "from 0 to 1")?;
         require(self.detections_max > 0, "post_process.detections_max", "1 at least")
@@ -41,15 +42,15 @@ impl PostProcess {
 
     /// The detections of an image by a one-stage detector: `logits [rows, n_classes]`.
     ///
-    /// `score(row, logit)` must be at most `score_min` for logits up to `logit_min`, which spares most
+    /// `to_score(row, logit)` must be at most `score_min` for logits up to `logit_min`, which spares most
     /// of them. The `per_level` best of each level go on.
-    pub fn dense(
+    pub(crate) fn dense(
         &self,
         (images, image): (&Images, usize),
         anchors: &Anchors,
         (logits, n_classes): (&[f32], usize),
         (logit_min, per_level): (f32, usize),
-        score: impl Fn(usize, f32) -> f32,
+        to_score: impl Fn(usize, f32) -> f32,
         decode: impl Fn(usize, Box2) -> Box2,
     ) -> Vec<Detection> {
         let mut found = Vec::new();
@@ -60,7 +61,7 @@ impl PostProcess {
             for row in rows {
                 for (class, &logit) in logits[row * n_classes..][..n_classes].iter().enumerate() {
                     if logit > logit_min {
-                        let score = score(row, logit);
+                        let score = to_score(row, logit);
                         if score > self.score_min {
                             candidates.push(Candidate { row, class, score });
                         }
@@ -77,7 +78,7 @@ impl PostProcess {
     }
 
     /// Non-maximum suppression per class, and the way back from the view to the image.
-    pub fn suppress(&self, found: &[Detection], (images, image): (&Images, usize)) -> Vec<Detection> {
+    pub(crate) fn suppress(&self, found: &[Detection], (images, image): (&Images, usize)) -> Vec<Detection> {
         let boxes: Vec<_> = found.iter().map(|detection| detection.bbox).collect();
         let scores: Vec<_> = found.iter().map(|detection| detection.score.0).collect();
         let classes: Vec<_> = found.iter().map(|detection| detection.class).collect();

@@ -4,22 +4,28 @@ use burn::Tensor;
 use burn::module::Module;
 use serde::{Deserialize, Serialize};
 
-use crate::detector::{ConfigError, require};
+use crate::detector::{DetectorConfigError, require};
 use crate::layers::{Conv, EPSILON, GROUPS, Init, Mode, Norm, NormKind};
 use crate::ops::{self, Window};
 
+/// The number of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Depth {
-    /// One block a stage: not the paper's, for processors and short training.
+    /// One block a stage: not in the paper, for CPUs and short training.
     ResNet10,
+    /// Two blocks a stage.
     ResNet18,
+    /// 3, 4, 6 and 3 blocks.
     ResNet34,
+    /// 3, 4, 6 and 3 bottlenecks.
     ResNet50,
+    /// 3, 4, 23 and 3 bottlenecks.
     ResNet101,
 }
 
 impl Depth {
+    /// All depths, the shallowest first.
     pub const ALL: [Self; 5] =
         [Self::ResNet10, Self::ResNet18, Self::ResNet34, Self::ResNet50, Self::ResNet101];
 
@@ -50,16 +56,20 @@ pub enum Style {
     Caffe,
 }
 
+/// The shape of a ResNet.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResNetConfig {
+    /// The number of layers.
     pub depth: Depth,
     /// The channels of the stem and of the first stage's 3×3 convolutions, of which every stage has twice as
     /// many as the one before. 64 is the paper's; fewer make a network for small images and short training.
     #[serde(default = "default_width")]
     pub width: usize,
+    /// Where bottlenecks have their stride.
     #[serde(default)]
     pub style: Style,
+    /// The kind of norm.
     #[serde(default)]
     pub norm: NormKind,
     /// What the norms add to a variance.
@@ -84,6 +94,7 @@ fn default_frozen_stages() -> usize {
 }
 
 impl ResNetConfig {
+    /// Frozen norms, and the stem and the first stage not trained, as in torchvision.
     pub fn new(depth: Depth) -> Self {
         Self {
             depth,
@@ -96,12 +107,12 @@ impl ResNetConfig {
     }
 
     /// The channels of C2, C3, C4 and C5.
-    pub fn channels(&self) -> [usize; 4] {
+    pub(crate) fn channels(&self) -> [usize; 4] {
         let expansion = if self.depth.has_bottlenecks() { 4 } else { 1 };
         [1, 2, 4, 8].map(|times| times * expansion * self.width)
     }
 
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), DetectorConfigError> {
         require((1..=1024).contains(&self.width), "backbone.width", "from 1 to 1024")?;
         let grouped = self.norm != NormKind::Group || self.width.is_multiple_of(GROUPS);
         require(grouped, "backbone.width", "a multiple of 32, the groups of its norms")?;
@@ -110,7 +121,7 @@ impl ResNetConfig {
         require(epsilon >= 0.0 && epsilon.is_finite(), "backbone.norm_epsilon", "0 or more")
     }
 
-    pub fn init(&self, init: &mut Init) -> ResNet {
+    pub(crate) fn init(&self, init: &mut Init) -> ResNet {
         // A stage that is not trained does not change its statistics either.
         let kind = |stage: usize| match self.norm {
             NormKind::Batch if stage < self.frozen_stages => NormKind::Frozen,
@@ -147,7 +158,7 @@ fn untrained_if<M: Module>(frozen: bool, module: M) -> M {
 }
 
 #[derive(Module, Debug)]
-pub struct ResNet {
+pub(crate) struct ResNet {
     conv1: Conv,
     bn1: Norm,
     layer1: Vec<Block>,
@@ -158,7 +169,7 @@ pub struct ResNet {
 
 impl ResNet {
     /// `images [N, H, W, 3]` → C2, C3, C4 and C5, at strides of 4, 8, 16 and 32.
-    pub fn forward(&self, images: Tensor<4>, mode: Mode) -> [Tensor<4>; 4] {
+    pub(crate) fn forward(&self, images: Tensor<4>, mode: Mode) -> [Tensor<4>; 4] {
         let x = self.bn1.after(&self.conv1, images, None, true, mode);
         let mut x = ops::max_pool2d(x, Window::new(3, 2, 1));
         [&self.layer1, &self.layer2, &self.layer3, &self.layer4].map(|stage| {
@@ -173,7 +184,7 @@ impl ResNet {
 /// A residual block: two 3×3 convolutions, or 1×1, 3×3 and 1×1 (a bottleneck), around which the input,
 /// projected where its shape changes, is added.
 #[derive(Module, Debug)]
-pub struct Block {
+pub(crate) struct Block {
     conv1: Conv,
     bn1: Norm,
     conv2: Conv,

@@ -1,4 +1,4 @@
-//! Checkpoints with torchvision's names, read and written.
+//! Checkpoints: reads and writes parameters under torchvision's names.
 //!
 //! Modules have PyTorch's field names, so that the path of a parameter is its name in a checkpoint
 //! ([`Names`] has the exceptions). Layouts change here and nowhere else: PyTorch's convolution weights
@@ -15,7 +15,7 @@ use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors, View};
 
 use crate::anchors::AnchorConfig;
-use crate::detector::{ConfigError, Detector, DetectorConfig};
+use crate::detector::{Detector, DetectorConfig, DetectorConfigError, DetectorKind};
 use crate::faster_rcnn::{FasterRcnnConfig, ROI_SIZE};
 use crate::fcos::FcosConfig;
 use crate::fpn::ExtraLevels;
@@ -23,7 +23,9 @@ use crate::ops;
 use crate::resnet::ResNetConfig;
 use crate::retinanet::RetinaNetConfig;
 
+/// Why a checkpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // Each message describes its variant.
 pub enum WeightsError {
     #[error("cannot read {path}: {source}")]
     Unreadable { path: PathBuf, source: std::io::Error },
@@ -42,12 +44,13 @@ pub enum WeightsError {
     #[error("{path} is of {found} classes, not {asked}: `{name}` has {rows} rows")]
     Classes { path: PathBuf, name: String, rows: usize, found: String, asked: usize },
     #[error("{path} is of a detector that cannot be: {source}")]
-    Config { path: PathBuf, source: ConfigError },
+    Config { path: PathBuf, source: DetectorConfigError },
     #[error("{path} does not fit the model:{0}", path = .0.path)]
     Mismatch(Box<Mismatch>),
 }
 
 impl WeightsError {
+    /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::NotACheckpoint { .. } => {
@@ -66,6 +69,7 @@ impl WeightsError {
 /// How a checkpoint differs from what a model needs.
 #[derive(Debug)]
 pub struct Mismatch {
+    /// The checkpoint.
     pub path: String,
     /// What the model needs and the checkpoint lacks.
     pub missing: Vec<String>,
@@ -116,8 +120,8 @@ impl Checkpoint {
         let is_fcos = stored.keys().any(|name| name.contains("bbox_ctrness"));
         let mut tensors = BTreeMap::new();
         for (name, tensor) in stored {
-            let modern = if is_fcos { None } else { modern(&name) };
-            let modern = modern.unwrap_or_else(|| name.clone());
+            let renamed = if is_fcos { None } else { modern(&name) };
+            let modern = renamed.unwrap_or_else(|| name.clone());
             if tensors.insert(modern.clone(), tensor).is_some() {
                 return Err(not_a_checkpoint(
                     path,
@@ -138,7 +142,7 @@ impl Checkpoint {
     fn fill(self, detector: Detector, prefix: &str, ignored: &[&str]) -> Result<Detector, WeightsError> {
         let path = self.path;
         let mut filler = Filler {
-            names: Names::of(&detector),
+            names: Names::for_detector(&detector),
             prefix: prefix.to_owned(),
             tensors: self.tensors,
             mismatch: Mismatch {
@@ -185,14 +189,6 @@ impl Checkpoint {
     pub fn into_backbone_of(self, detector: Detector) -> Result<Detector, WeightsError> {
         self.fill(detector, "backbone.body.", &["fc."])
     }
-}
-
-/// The detectors there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DetectorKind {
-    RetinaNet,
-    Fcos,
-    FasterRcnn,
 }
 
 impl DetectorConfig {
@@ -297,8 +293,8 @@ fn read_safetensors(path: &Path) -> Result<BTreeMap<String, Stored>, WeightsErro
     let unreadable = |source| WeightsError::Unreadable { path: path.to_owned(), source };
     let bytes = std::fs::read(path).map_err(unreadable)?;
     let file = SafeTensors::deserialize(&bytes).map_err(|error| not_a_checkpoint(path, error))?;
-    let wrapping = wrapping(file.names().into_iter());
-    let wanted = file.iter().filter_map(|(name, tensor)| Some((parameter(name, &wrapping)?, tensor)));
+    let prefix = wrapping(file.names().into_iter());
+    let wanted = file.iter().filter_map(|(name, tensor)| Some((parameter(name, &prefix)?, tensor)));
     wanted
         .map(|(name, tensor)| {
             let values = match tensor.dtype() {
@@ -317,8 +313,8 @@ fn read_pytorch(path: &Path) -> Result<BTreeMap<String, Stored>, WeightsError> {
     use pytorch_reader::DType;
     let reader = pytorch_reader::PytorchReader::new(path).map_err(|error| not_a_checkpoint(path, error))?;
     let tensors = reader.into_tensors();
-    let wrapping = wrapping(tensors.keys().map(String::as_str));
-    let wanted = tensors.iter().filter_map(|(name, tensor)| Some((parameter(name, &wrapping)?, tensor)));
+    let prefix = wrapping(tensors.keys().map(String::as_str));
+    let wanted = tensors.iter().filter_map(|(name, tensor)| Some((parameter(name, &prefix)?, tensor)));
     wanted
         .map(|(name, tensor)| {
             let bytes =
@@ -385,7 +381,7 @@ struct Names {
 }
 
 impl Names {
-    fn of(detector: &Detector) -> Self {
+    fn for_detector(detector: &Detector) -> Self {
         Self { path: Vec::new(), fcos: matches!(detector, Detector::Fcos(_)) }
     }
 
@@ -424,7 +420,7 @@ enum Layout {
 }
 
 impl Layout {
-    fn of(name: &str, rank: usize) -> Self {
+    fn for_parameter(name: &str, rank: usize) -> Self {
         match rank {
             4 => Self::Conv,
             2 if name == "roi_heads.box_head.fc6.weight" => Self::Regions,
@@ -503,7 +499,7 @@ impl ModuleMapper for Filler {
             return param;
         };
         let ours = param.dims();
-        let layout = Layout::of(&full, D);
+        let layout = Layout::for_parameter(&full, D);
         let wanted = layout.shape(&ours);
         if wanted != shape {
             self.mismatch.shapes.push((name.to_owned(), wanted, shape));
@@ -529,7 +525,7 @@ struct Collector<'a> {
 
 impl<'a> Collector<'a> {
     fn new(detector: &Detector, gradients: Option<&'a Gradients>) -> Self {
-        Self { names: Names::of(detector), gradients, tensors: Vec::new() }
+        Self { names: Names::for_detector(detector), gradients, tensors: Vec::new() }
     }
 }
 
@@ -551,7 +547,7 @@ impl ModuleVisitor for Collector<'_> {
             },
         };
         let (name, ours) = (self.names.name(), param.dims());
-        let layout = Layout::of(&name, D);
+        let layout = Layout::for_parameter(&name, D);
         let values = layout.pytorchs_values(&ours, &ops::values(value));
         self.tensors.push((name, Stored { shape: layout.shape(&ours), values }));
     }

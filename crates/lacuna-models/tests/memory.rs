@@ -5,7 +5,7 @@ use burn::Tensor;
 use burn::tensor::{Device, Distribution};
 use lacuna_kernels::Recycle;
 use lacuna_models::ops::{
-    Epilogue, FocalLoss, Sgd, Update, Window, conv2d, depthwise_conv2d, focal_loss, max_pool2d, sgd_step,
+    FocalLoss, Sgd, TensorEpilogue, Update, Window, conv2d, focal_loss, max_pool2d, sgd_step,
 };
 
 #[global_allocator]
@@ -20,7 +20,8 @@ fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
 /// The loss of two convolutions with a max-pool between them, over images of `size × size`.
 fn forward(size: usize, weight: Tensor<4>, device: &Device) -> Tensor<1> {
     let window = Window::new(3, 1, 1);
-    let block = |x, weight| conv2d(x, weight, window, Epilogue { relu: true, ..Epilogue::default() });
+    let block =
+        |x, weight| conv2d(x, weight, window, TensorEpilogue { relu: true, ..TensorEpilogue::default() });
     let x = block(random([2, size, size, CLASSES], device), weight.clone());
     let x = block(max_pool2d(x, Window::new(3, 2, 1)), weight);
     let [batch, height, width, _] = x.dims();
@@ -63,11 +64,10 @@ fn steps_and_evaluations() {
     // Below a frozen weight the input is not kept: the output takes its place.
     let window = Window::new(3, 1, 1);
     let image = random([2, 64, 64, CLASSES], &tracked).require_grad();
-    let (dense, depthwise) = (random(shape, &tracked), random([3, 3, CLASSES], &tracked));
+    let frozen = random(shape, &tracked);
     let x = image * 2.0;
     let before = ALLOCATOR.in_use();
-    let x = conv2d(x, dense, window, Epilogue::default());
-    let x = depthwise_conv2d(x, depthwise, window);
+    let x = conv2d(x, frozen, window, TensorEpilogue::default());
     assert_eq!(ALLOCATOR.in_use(), before);
     drop(x.sum().backward());
 

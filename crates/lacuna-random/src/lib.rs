@@ -11,12 +11,15 @@ use rand_chacha::rand_core::{Rng as _, SeedableRng};
 /// epoch and image agree.
 #[derive(Clone, Copy, Debug)]
 pub enum Purpose {
+    /// Which boxes are hidden.
     Sparsify,
+    /// A synthetic scene.
     Synth,
     /// The order of images in an epoch.
     Order,
     /// The view of an image that this recipe of a loader makes.
     View {
+        /// The recipe's number.
         recipe: u32,
     },
     /// The weights that a model starts from.

@@ -3,7 +3,7 @@
 use lacuna_calib::{Calibrator, Proximity, Reliability};
 use lacuna_data::Object;
 use lacuna_data::number::shortest;
-use lacuna_eval::{AveragePrecision, Recovery, recovered};
+use lacuna_eval::{AveragePrecision, Recovery, recovery};
 use lacuna_gaps::JudgedImage;
 use lacuna_models::Term;
 use serde::de::Error as _;
@@ -94,7 +94,7 @@ impl MetricsWindow {
             }
         }
         for (labels, hidden) in step.pseudo_labels.iter().zip(hidden.into_iter().flatten()) {
-            self.recovered = self.recovered + recovered(labels, hidden, FOUND_IOU_MIN);
+            self.recovered = self.recovered + recovery(labels, hidden, FOUND_IOU_MIN);
         }
     }
 

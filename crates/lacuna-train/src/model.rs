@@ -9,7 +9,7 @@ use burn::tensor::{Device, TensorData};
 use lacuna_boxes::{Affine, Detection};
 use lacuna_calib::Calibrator;
 use lacuna_data::augment::{RecolorRange, Resize, Resizer, bilinear};
-use lacuna_data::batch::{Normalize, SIZE_DIVISOR};
+use lacuna_data::batch::{Normalization, SIZE_DIVISOR};
 use lacuna_data::decode::RgbImage;
 use lacuna_data::output::{IfExists, NewFolder};
 use lacuna_models::weights::{Checkpoint, WeightsError, to_safetensors};
@@ -106,7 +106,7 @@ pub struct InputConfig {
     /// The way to resize.
     pub resize: ResizeKind,
     /// What the backbone's weights expect.
-    pub normalize: Normalize,
+    pub normalize: Normalization,
 }
 
 /// A way to resize.
@@ -125,7 +125,7 @@ impl InputConfig {
         short_side: 800,
         long_side_max: 1333,
         resize: ResizeKind::Torchvision,
-        normalize: Normalize::Torchvision,
+        normalize: Normalization::Torchvision,
     };
 
     /// What is wrong with the sizes, if anything.
@@ -151,14 +151,14 @@ impl InputConfig {
             ResizeKind::Antialiased => self.tensor(resized().pixels(), size, device),
             ResizeKind::Torchvision => self.tensor(&bilinear(image, size), size, device),
         };
-        let recolored = two_views.then(|| {
+        let second_view = two_views.then(|| {
             let mut view = resized();
             let mut rng = Rng::new(Purpose::View { recipe: 1 }, 0, 0, 0);
             RecolorRange::SAOD.draw(size, &mut rng).apply(&mut view);
             self.tensor(view.pixels(), size, device)
         });
         let to_view = vec![Affine::resize(image.size(), size)];
-        Images { pixels, recolored, sizes: vec![size], to_view }
+        Images { pixels, second_view, sizes: vec![size], to_view }
     }
 
     /// Normalized, with zeros to the right and below.

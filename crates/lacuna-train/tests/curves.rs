@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::Device;
 use lacuna_models::ops::{self, Sgd};
-use lacuna_models::{LossOptions, Normalization, Term};
+use lacuna_models::{LossNormalization, LossOptions, Term};
 use lacuna_random::{Purpose, Rng};
 use lacuna_train::Optimizer;
 use scene::{fixture, floats};
@@ -21,7 +21,7 @@ const TOLERANCE: f32 = 0.02;
 /// Tests that share the processor's cores and caches step by step take longer than one after the other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-fn follows(detector: &str, normalization: Normalization, terms: &[(Term, &str)]) {
+fn follows(detector: &str, normalization: LossNormalization, terms: &[(Term, &str)]) {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let curve = fixture(&format!("curve_{detector}.json"));
     let number = |name: &str| curve[name].as_f64().unwrap() as f32;
@@ -55,7 +55,7 @@ fn follows(detector: &str, normalization: Normalization, terms: &[(Term, &str)])
 #[test]
 fn retinanet() {
     let terms = [(Term::Classification, "classification"), (Term::Regression, "bbox_regression")];
-    follows("retinanet", Normalization::Image, &terms);
+    follows("retinanet", LossNormalization::Image, &terms);
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn fcos() {
         (Term::Regression, "bbox_regression"),
         (Term::Centerness, "bbox_ctrness"),
     ];
-    follows("fcos", Normalization::Batch, &terms);
+    follows("fcos", LossNormalization::Batch, &terms);
 }
 
 #[test]
@@ -76,5 +76,5 @@ fn faster_rcnn() {
         (Term::Classification, "loss_classifier"),
         (Term::Regression, "loss_box_reg"),
     ];
-    follows("fasterrcnn", Normalization::Batch, &terms);
+    follows("fasterrcnn", LossNormalization::Batch, &terms);
 }

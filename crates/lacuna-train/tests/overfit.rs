@@ -6,8 +6,7 @@ use burn::Tensor;
 use burn::module::Module;
 use burn::tensor::{Device, TensorData};
 use lacuna_boxes::{Affine, Box2, Detection, iou};
-use lacuna_data::batch::Normalize;
-use lacuna_data::synth::{CLASSES, Object, SynthConfig, scene};
+use lacuna_data::batch::Normalization;
 use lacuna_models::anchors::AnchorConfig;
 use lacuna_models::faster_rcnn::{FasterRcnnConfig, Proposals, Samples};
 use lacuna_models::fcos::FcosConfig;
@@ -17,6 +16,7 @@ use lacuna_models::resnet::{Depth, ResNetConfig};
 use lacuna_models::retinanet::RetinaNetConfig;
 use lacuna_models::{DetectorConfig, Images, LossOptions, Target};
 use lacuna_random::{Purpose, Rng};
+use lacuna_synth::{CLASSES, SceneObject, SynthConfig, render_scene};
 use lacuna_train::Optimizer;
 
 const SIDE: u32 = 96;
@@ -43,10 +43,11 @@ fn synthetic_examples() -> Vec<Example> {
         clutter: 0.3,
     };
     let of_scene = |index| {
-        let scene = scene(&config, index);
+        let scene = render_scene(&config, index);
         let mut pixels = vec![0.0; scene.pixels.len()];
-        Normalize::Torchvision.row(&scene.pixels, &mut pixels);
-        let target = |object: &Object| Target { bbox: object.bbox, class: object.class, placed: true };
+        Normalization::Torchvision.row(&scene.pixels, &mut pixels);
+        let target =
+            |object: &SceneObject| Target { bbox: object.bbox, class: object.class, learn_box: true };
         let targets = scene.objects.iter().map(target);
         Example { pixels, targets: targets.collect() }
     };
@@ -58,7 +59,7 @@ fn images(examples: &[&Example], device: &Device) -> Images {
     let shape = [examples.len(), SIDE as usize, SIDE as usize, 3];
     Images {
         pixels: Tensor::from_data(TensorData::new(pixels, shape), device),
-        recolored: None,
+        second_view: None,
         sizes: vec![(SIDE, SIDE); examples.len()],
         to_view: vec![Affine::IDENTITY; examples.len()],
     }

@@ -213,7 +213,7 @@ fn a_run_leaves_what_it_promises() {
     let drawn = place.path("drawn");
     let predicted = lacuna()
         .arg("predict")
-        .args([&model, &data().join("data/test")])
+        .args([&data().join("data/test"), Path::new("--model"), &model])
         .arg("--out")
         .arg(&detections)
         .arg("--draw")
@@ -226,9 +226,9 @@ fn a_run_leaves_what_it_promises() {
     assert_eq!(fs::read_dir(drawn).unwrap().filter(|f| is_jpeg(&f.as_ref().unwrap().path())).count(), 3);
     let evaluated = lacuna()
         .arg("eval")
-        .arg(&model)
-        .arg("--data")
         .arg(data().join("data/annotations/instances_test.json"))
+        .arg("--model")
+        .arg(&model)
         .arg("--json")
         .output()
         .unwrap();
@@ -489,7 +489,7 @@ fn a_loss_that_is_not_finite_stops_the_run() {
         assert!(said.contains("hint: lower `train.lr`"), "{said}");
         // What was before is kept, statistics of norms and all: a model that can be used.
         let model = place.path(norm).join("checkpoints/last");
-        let evaluated = lacuna().arg("eval").arg(model).arg("--data").arg(&annotations).output().unwrap();
+        let evaluated = lacuna().arg("eval").arg(&annotations).arg("--model").arg(model).output().unwrap();
         succeeded(&evaluated);
     }
 }
@@ -651,7 +651,12 @@ fn the_other_systems_are_resumed_exactly() {
         let model = place.path("whole/checkpoints/last");
         let out = place.path("detections.json");
         let mut predict = lacuna();
-        predict.current_dir(data()).arg("predict").arg(&model).arg("data/test").arg("--out").arg(&out);
+        predict
+            .current_dir(data())
+            .args(["predict", "data/test", "--model"])
+            .arg(&model)
+            .arg("--out")
+            .arg(&out);
         succeeded(&predict.output().unwrap());
         let mut report = lacuna();
         succeeded(&report.current_dir(data()).arg("report").arg(place.path("whole")).output().unwrap());
@@ -701,7 +706,7 @@ fn the_other_systems_beat_chance() {
         println!("{kind} {method}: {ap50}");
         assert!(ap50 > 0.2, "{kind} {method}: {ap50}");
         let mut complete = lacuna();
-        complete.current_dir(data()).args(["complete", "--annotations", "data/sparse.json", "--images"]);
+        complete.current_dir(data()).args(["complete", "data/sparse.json", "--images"]);
         complete.args([
             "data/train",
             "--method",
@@ -748,8 +753,7 @@ fn a_report_is_one_page_with_everything_in_it() {
     succeeded(&output);
     let said: Value = serde_json::from_slice(&output.stdout).unwrap();
     let page = fs::read_to_string(run.join("report.html")).unwrap();
-    for heading in ["Through the training", "Confidence and precision", "Configuration", "Calibrated Teacher"]
-    {
+    for heading in ["Training curves", "Confidence and precision", "Configuration", "Calibrated Teacher"] {
         assert!(page.contains(heading), "{heading}");
     }
     assert!(page.matches("<svg").count() >= 8, "{} charts", page.matches("<svg").count());

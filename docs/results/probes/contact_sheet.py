@@ -2,7 +2,7 @@
 
     python contact_sheet.py COMPLETED.json TRUTH.json IMAGES OUT.png [HOW_MANY]
 
-COMPLETED.json: annotations to which `lacuna complete` has added (`"pseudo": true`). Of the added boxes that overlap no box of
+COMPLETED.json: annotations to which `lacuna complete` has added (`"recovered": true`). Of the added boxes that overlap no box of
 their image in TRUTH.json or among the given ones by half, so many are drawn at random (100, always the same): red, and the
 boxes of both green.
 """
@@ -27,7 +27,7 @@ def iou(a, b):
 
 def boxes(data, wanted):
     names = {image["id"]: image["file_name"] for image in data["images"]}
-    return [(names[a["image_id"]], a["bbox"]) for a in data["annotations"] if bool(a.get("pseudo")) == wanted]
+    return [(names[a["image_id"]], a["bbox"]) for a in data["annotations"] if bool(a.get("recovered")) == wanted]
 
 
 def cell(image, box, others):

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use lacuna_kernels::{
-    Average, Conv2d, Epilogue, FocalLoss, Grid, Isa, MaxPool2d, Normalize, Sgd, SgdParameter, Window, ema,
+    Average, Conv2d, Epilogue, FocalLoss, Grid, Isa, MaxPool2d, SegmentNorm, Sgd, SgdParameter, Window, ema,
     relu_gradient,
 };
 use serde_json::{Value, json};
@@ -210,8 +210,8 @@ fn norm_case(sizes: &[usize], channels: usize, groups: usize) -> anyhow::Result<
     let images: Vec<usize> = sizes.iter().flat_map(|size| [size * size; BATCH]).collect();
     let rows = images.iter().sum::<usize>();
     let normalize = match groups {
-        0 => Normalize::new(&[rows], channels, channels, 1e-5)?,
-        _ => Normalize::new(&images, channels, groups, 1e-5)?,
+        0 => SegmentNorm::new(&[rows], channels, channels, 1e-5)?,
+        _ => SegmentNorm::new(&images, channels, groups, 1e-5)?,
     };
     let (x, weight, bias) = (numbers(rows * channels), numbers(channels), numbers(channels));
     let mut dy = x.clone();

@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use anyhow::Context;
 use lacuna_data::augment::ResizeRange;
-use lacuna_data::batch::{Loader, LoaderConfig, Normalize, Order, Position, Recipe};
+use lacuna_data::batch::{Loader, LoaderConfig, Normalization, Order, Position, Recipe};
 use lacuna_data::decode::OnBadImage;
 use lacuna_data::output::{IfExists, NewFolder};
-use lacuna_data::synth::{SynthConfig, fill_folder};
 use lacuna_data::{Dataset, coco};
+use lacuna_synth::{SynthConfig, fill_folder};
 use serde_json::json;
 
 use super::peer::Peer;
@@ -82,7 +82,7 @@ fn epoch(dataset: &Arc<Dataset>, images: &Path, epoch: u64) -> anyhow::Result<f6
     let config = LoaderConfig {
         batch_size: BATCH_SIZE,
         recipes: vec![Recipe::Weak(range), Recipe::Strong(range)],
-        normalize: Normalize::Torchvision,
+        normalize: Normalization::Torchvision,
         order: Order::Shuffled,
         seed: 0,
         workers: WORKERS,

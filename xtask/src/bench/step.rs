@@ -172,7 +172,7 @@ impl Work {
             let [x, y, width, height] = std::array::from_fn(|_| rng.unit() as f32);
             let (x, y) = (0.7 * size * x, 0.7 * size * y);
             let bbox = Box2::new(x, y, x + 0.25 * size * width + 8.0, y + 0.25 * size * height + 8.0);
-            Target { bbox, class: rng.below(CLASSES), placed: true }
+            Target { bbox, class: rng.below(CLASSES), learn_box: true }
         };
         let targets = (0..case.batch).map(|_| (0..BOXES).map(|_| target()).collect()).collect();
         let sizes = vec![(case.size as u32, case.size as u32); case.batch];
@@ -195,7 +195,7 @@ impl Work {
         let pixels = Tensor::from_data(TensorData::new(self.pixels.clone(), shape), device);
         Images {
             pixels,
-            recolored: None,
+            second_view: None,
             sizes: self.sizes.clone(),
             to_view: vec![Affine::IDENTITY; self.sizes.len()],
         }

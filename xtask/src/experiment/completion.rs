@@ -10,7 +10,7 @@ use lacuna_calib::{CalibratorKind, Reliability};
 use lacuna_data::decode::OnBadImage;
 use lacuna_data::output::{IfExists, write_file};
 use lacuna_data::{Dataset, coco};
-use lacuna_eval::{ImageDetection, RecoveryAbove, recovered_above};
+use lacuna_eval::{ImageDetection, RecoveryAbove, recovery_above};
 use lacuna_gaps::read_hidden;
 use lacuna_gaps::{FoldedCalibrator, candidates, judge, samples};
 use lacuna_report::{Bin, Figure, reliability_diagram};
@@ -136,7 +136,7 @@ pub fn measure(run: &Path, config: &RunConfig) -> anyhow::Result<()> {
                 ..ImageDetection::from_detection(missing.image, missing.detection)
             })
             .collect();
-        let at = |iou_min: f32| recovered_above(&hidden, &proposals, iou_min.into(), &THRESHOLDS);
+        let at = |iou_min: f32| recovery_above(&hidden, &proposals, iou_min.into(), &THRESHOLDS);
         let both = at(FOUND_IOU_MIN).into_iter().zip(at(overlap.iou_high));
         let above = both.map(|(found, well_placed): (RecoveryAbove, RecoveryAbove)| Above {
             added: found.recovered.proposed,

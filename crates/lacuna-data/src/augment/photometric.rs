@@ -9,7 +9,9 @@ use lacuna_random::Rng;
 ///
 /// A `factor` enhances: 0 takes the property away, 1 leaves the image as it is, more exaggerates.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[allow(missing_docs)] // Fields are explained by their variants.
 pub enum Photometric {
+    /// Change nothing.
     #[default]
     Identity,
     /// Stretch each channel over the whole of 0..=255.

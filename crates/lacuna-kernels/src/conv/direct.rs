@@ -209,7 +209,7 @@ impl Product<'_> {
             let range = positions.start + tile.start..positions.start + tile.end;
             lattice.outputs(range.clone(), |row, pixel| out_rows[t][row] = pixel * columns);
             let table = &mut table[t * n_taps..][..n_taps];
-            lattice.sources(range, |row, tap, pixel| table[tap][row] = rows.of(pixel));
+            lattice.sources(range, |row, tap, pixel| table[tap][row] = rows.address(pixel));
         }
         let next = next_positions(lattice, positions);
         let row = |position| rows.near(lattice, position);

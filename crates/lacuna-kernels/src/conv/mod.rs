@@ -5,12 +5,9 @@
 //! memory, and this weight order makes every tap of the window a `[C, K]` matrix; so all three
 //! passes are matrix products on memory as it lies.
 
-mod depthwise;
 mod direct;
 mod weights;
 mod winograd;
-
-pub use depthwise::DepthwiseConv2d;
 
 use self::winograd::{Doubling, Four, Halving, Six, Two};
 use crate::gemm::Finish;
@@ -31,6 +28,7 @@ pub struct Epilogue<'a> {
     pub shift: Option<&'a [f32]>,
     /// As `y`.
     pub residual: Option<&'a [f32]>,
+    /// Whether there is a ReLU.
     pub relu: bool,
 }
 
@@ -83,10 +81,12 @@ impl Conv2d {
         Ok(conv)
     }
 
+    /// The grids of `x`.
     pub fn inputs(&self) -> &[Grid] {
         &self.inputs
     }
 
+    /// The grids of `y`.
     pub fn outputs(&self) -> &[Grid] {
         &self.outputs
     }

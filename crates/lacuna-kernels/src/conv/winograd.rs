@@ -65,14 +65,14 @@ const MOST_TRANSFORMED: usize = 8 << 20;
 struct Tiles(usize);
 
 impl Tiles {
-    fn of<F: Filtering>(self) -> usize {
+    fn count<F: Filtering>(self) -> usize {
         self.0 * 36 / (F::POINTS * F::POINTS)
     }
 }
 
 /// How many blocks `tiles` are cut into: as many for each thread, unless that made them too small.
 fn blocks<F: Filtering>(tiles: usize, depth: usize, threads: usize) -> usize {
-    let per_block = |tiles: Tiles| if weights_weigh_more::<F>(depth) { tiles.0 } else { tiles.of::<F>() };
+    let per_block = |tiles: Tiles| if weights_weigh_more::<F>(depth) { tiles.0 } else { tiles.count::<F>() };
     let (most, least) = (per_block(PER_BLOCK), per_block(LEAST_PER_BLOCK));
     tiles.div_ceil(most).next_multiple_of(threads).min(tiles.div_ceil(least))
 }
@@ -182,7 +182,7 @@ unsafe fn convolve<F: Filtering>(
     finish: Finish,
     y: Target,
 ) {
-    let few = tiles.len() < BY_PANELS_BELOW.of::<F>();
+    let few = tiles.len() < BY_PANELS_BELOW.count::<F>();
     let panels = weights.panels(isa);
     let size = Size { depth: weights.depth(), width: columns_per_tile(isa) };
     let (groups, parts) = cuts::<F>(size, panels, tiles.len(), few, rayon::current_num_threads());
@@ -225,7 +225,7 @@ fn cuts<F: Filtering>(size: Size, panels: usize, tiles: usize, few: bool, thread
     if groups >= threads {
         return (groups.next_multiple_of(threads).min(panels), 1);
     }
-    let most = (tiles / LEAST_PER_SHARE.of::<F>()).min(MOST_TRANSFORMED / (panels * panel_floats)).max(1);
+    let most = (tiles / LEAST_PER_SHARE.count::<F>()).min(MOST_TRANSFORMED / (panels * panel_floats)).max(1);
     (groups, threads.div_ceil(groups).min(most))
 }
 
@@ -528,12 +528,15 @@ mod tests {
     #[test]
     fn blocks_are_alike_and_never_small() {
         fn check<F: Filtering>() {
-            for tiles in LEAST_PER_SHARE.of::<F>()..2000 {
+            for tiles in LEAST_PER_SHARE.count::<F>()..2000 {
                 for threads in [1, 2, 3, 8, 64] {
                     let most = tiles.div_ceil(blocks::<F>(tiles, 64, threads));
                     let least = even_ranges(tiles, most).map(|block| block.len()).min();
                     // Rounding up the number of blocks takes no more than a third off the bound.
-                    assert!(least >= Some(LEAST_PER_BLOCK.of::<F>() * 2 / 3), "{tiles} {threads} {least:?}");
+                    assert!(
+                        least >= Some(LEAST_PER_BLOCK.count::<F>() * 2 / 3),
+                        "{tiles} {threads} {least:?}"
+                    );
                 }
             }
         }
@@ -565,7 +568,7 @@ mod tests {
             for depth in [16, 64, 256, 512, 2048] {
                 for tiles in [1, 16, 95, 96, 97, 300, 5000] {
                     for threads in [1, 2, 3, 8, 64] {
-                        let (size, few) = (Size { depth, width: 32 }, tiles < BY_PANELS_BELOW.of::<F>());
+                        let (size, few) = (Size { depth, width: 32 }, tiles < BY_PANELS_BELOW.count::<F>());
                         let (groups, parts) = cuts::<F>(size, panels, tiles, few, threads);
                         let what = format!("{panels} {depth} {tiles} {threads}: {groups} {parts}");
                         assert!((1..=panels).contains(&groups) && (1..=tiles).contains(&parts), "{what}");

@@ -18,15 +18,15 @@ use burn_backend::{AutodiffBackend, DType, TensorMetadata};
 use burn_flex::{FlexTensor, Layout};
 use burn_std::{Bytes, Shape};
 use lacuna_kernels::{
-    Average, Conv2d, DepthwiseConv2d, Epilogue, FocalLoss, Isa, MaxPool2d, Normalize, Region, RoiAlign, Sgd,
-    SgdParameter, Statistics, UpsampleAdd, Window, ema, relu_gradient,
+    Average, Conv2d, Epilogue, FocalLoss, Isa, MaxPool2d, MeanVariance, Region, RoiAlign, SegmentNorm, Sgd,
+    SgdParameter, UpsampleAdd, Window, ema, relu_gradient,
 };
 use rayon::prelude::*;
 
 use super::{Update, fitting, grid_of};
 
 #[backend_extension(Flex, Autodiff)]
-pub trait Kernels: Backend {
+pub(super) trait Kernels: Backend {
     /// `scale`, `shift` and `residual` are absent if they have no elements: an extension's tensors
     /// cannot be optional.
     #[allow(clippy::too_many_arguments)]
@@ -40,7 +40,6 @@ pub trait Kernels: Backend {
         shape: Vec<usize>,
         relu: bool,
     ) -> FloatTensor<Self>;
-    fn depthwise(x: FloatTensor<Self>, weight: FloatTensor<Self>, window: Window) -> FloatTensor<Self>;
     fn max_pool(x: FloatTensor<Self>, window: Window) -> FloatTensor<Self>;
     fn upsample_add(top: FloatTensor<Self>, lateral: FloatTensor<Self>) -> FloatTensor<Self>;
     fn roi_align(x: FloatTensor<Self>, regions: Vec<Region>, align: RoiAlign) -> FloatTensor<Self>;
@@ -56,7 +55,7 @@ pub trait Kernels: Backend {
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
         residual: FloatTensor<Self>,
-        normalize: Normalize,
+        normalize: SegmentNorm,
         relu: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
     fn known_gradient(x: FloatTensor<Self>, value: f32, gradient: Vec<f32>) -> FloatTensor<Self>;
@@ -114,15 +113,6 @@ impl Kernels for Flex {
         tensor(fitting(conv.forward(Isa::best(), floats(&x), floats(&weight), &epilogue)), shape)
     }
 
-    fn depthwise(x: FlexTensor, weight: FlexTensor, window: Window) -> FlexTensor {
-        let (x, weight) = (dense(x), dense(weight));
-        let (grid, channels) = grid_of(dims(&x));
-        let conv = fitting(DepthwiseConv2d::new(vec![grid], channels, window));
-        let output = conv.outputs()[0];
-        let y = fitting(conv.forward(Isa::best(), floats(&x), floats(&weight), &Epilogue::default()));
-        tensor(y, [output.batch, output.height, output.width, channels])
-    }
-
     fn max_pool(x: FlexTensor, window: Window) -> FlexTensor {
         let (x, pool, shape) = pooling(x, window);
         tensor(fitting(pool.maxima(Isa::best(), floats(&x))), shape)
@@ -152,13 +142,13 @@ impl Kernels for Flex {
         weight: FlexTensor,
         bias: FlexTensor,
         residual: FlexTensor,
-        normalize: Normalize,
+        normalize: SegmentNorm,
         relu: bool,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
         let [x, weight, bias, residual] = [x, weight, bias, residual].map(dense);
         let (weight, bias, residual) = (floats(&weight), floats(&bias), present(&residual));
         let normalized = fitting(normalize.forward(Isa::best(), floats(&x), weight, bias, residual, relu));
-        let Statistics { mean, variance } = normalized.statistics;
+        let MeanVariance { mean, variance } = normalized.statistics;
         let statistics = [mean.len()];
         (tensor(normalized.y, x.shape()), tensor(mean, statistics), tensor(variance, statistics))
     }
@@ -244,22 +234,6 @@ impl<C: CheckpointStrategy> Kernels for Autodiff<Flex, C> {
         }
     }
 
-    fn depthwise(x: FloatTensor<Self>, weight: FloatTensor<Self>, window: Window) -> FloatTensor<Self> {
-        match DepthwiseBackward.prepare::<C>([x.node(), weight.node()]).compute_bound().stateful() {
-            OpsKind::Tracked(mut prepared) => {
-                let kept_x = weight.is_tracked().then(|| prepared.checkpoint(&x));
-                let kept_weight = x.is_tracked().then(|| prepared.checkpoint(&weight));
-                let (x, weight) = (x.into_primitive(), weight.into_primitive());
-                let (x_shape, weight_shape) = (x.shape(), weight.shape());
-                let state = DepthwiseState { x: kept_x, weight: kept_weight, x_shape, weight_shape, window };
-                prepared.finish(state, Flex::depthwise(x, weight, window))
-            }
-            OpsKind::UnTracked(prepared) => {
-                prepared.finish(Flex::depthwise(x.into_primitive(), weight.into_primitive(), window))
-            }
-        }
-    }
-
     fn max_pool(x: FloatTensor<Self>, window: Window) -> FloatTensor<Self> {
         match MaxPoolBackward.prepare::<C>([x.node()]).compute_bound().stateful() {
             OpsKind::Tracked(prepared) => {
@@ -324,11 +298,11 @@ impl<C: CheckpointStrategy> Kernels for Autodiff<Flex, C> {
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
         residual: FloatTensor<Self>,
-        normalize: Normalize,
+        normalize: SegmentNorm,
         relu: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         let nodes = [x.node(), weight.node(), bias.node(), residual.node()];
-        let run = |x: FlexTensor, weight: FlexTensor, normalize: Normalize| {
+        let run = |x: FlexTensor, weight: FlexTensor, normalize: SegmentNorm| {
             Flex::normalize(x, weight, bias.into_primitive(), residual.into_primitive(), normalize, relu)
         };
         let (y, mean, variance) = match NormalizeBackward.prepare::<C>(nodes).compute_bound().stateful() {
@@ -336,7 +310,7 @@ impl<C: CheckpointStrategy> Kernels for Autodiff<Flex, C> {
                 let kept = [prepared.checkpoint(&x), prepared.checkpoint(&weight)];
                 let (y, mean, variance) = run(x.into_primitive(), weight.into_primitive(), normalize.clone());
                 let statistics =
-                    Statistics { mean: floats(&mean).to_vec(), variance: floats(&variance).to_vec() };
+                    MeanVariance { mean: floats(&mean).to_vec(), variance: floats(&variance).to_vec() };
                 let [x, weight] = kept;
                 let state = NormalizeState { normalize, x, weight, statistics, y: relu.then(|| y.clone()) };
                 (prepared.finish(state, y), mean, variance)
@@ -414,40 +388,6 @@ impl Backward<Flex, 4> for ConvolveBackward {
         }
         if let Some(node) = residual_node {
             grads.register::<Flex>(node.id, g);
-        }
-    }
-}
-
-#[derive(Debug)]
-struct DepthwiseBackward;
-
-#[derive(Clone, Debug)]
-struct DepthwiseState {
-    x: Option<NodeId>,
-    weight: Option<NodeId>,
-    x_shape: Shape,
-    weight_shape: Shape,
-    window: Window,
-}
-
-impl Backward<Flex, 2> for DepthwiseBackward {
-    type State = DepthwiseState;
-
-    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
-        let [x_node, weight_node] = ops.parents;
-        let DepthwiseState { x, weight, x_shape, weight_shape, window } = ops.state;
-        let dy = dense(grads.consume::<Flex>(&ops.node));
-        let (grid, channels) = grid_of(x_shape.dims());
-        let conv = fitting(DepthwiseConv2d::new(vec![grid], channels, window));
-        if let (Some(node), Some(weight)) = (x_node, weight) {
-            let weight = dense(checkpointer.retrieve_node_output(weight));
-            let dx = fitting(conv.input_gradient(Isa::best(), floats(&dy), floats(&weight), None));
-            grads.register::<Flex>(node.id, tensor(dx, x_shape));
-        }
-        if let (Some(node), Some(x)) = (weight_node, x) {
-            let x = dense(checkpointer.retrieve_node_output(x));
-            let dw = fitting(conv.weight_gradient(Isa::best(), floats(&x), floats(&dy), None));
-            grads.register::<Flex>(node.id, tensor(dw, weight_shape));
         }
     }
 }
@@ -532,10 +472,10 @@ struct NormalizeBackward;
 
 #[derive(Clone, Debug)]
 struct NormalizeState {
-    normalize: Normalize,
+    normalize: SegmentNorm,
     x: NodeId,
     weight: NodeId,
-    statistics: Statistics,
+    statistics: MeanVariance,
     /// With a ReLU, whose mask it is.
     y: Option<FlexTensor>,
 }

@@ -22,7 +22,7 @@ mod tests;
 use burn::Tensor;
 use burn::backend::{Dispatch, DispatchDevice};
 use burn::tensor::Device;
-use lacuna_kernels::{Conv2d, DepthwiseConv2d, MaxPool2d, Normalize, ShapeError, UpsampleAdd};
+use lacuna_kernels::{Conv2d, MaxPool2d, SegmentNorm, ShapeError, UpsampleAdd};
 pub use lacuna_kernels::{FocalLoss, Grid, Region, RoiAlign, Sgd, Window};
 
 use self::flex::Kernels;
@@ -31,13 +31,14 @@ use self::flex::Kernels;
 ///
 /// `scale` is a constant (of a frozen batch norm): it gets no gradient even if it is tracked.
 #[derive(Clone, Debug, Default)]
-pub struct Epilogue<const D: usize> {
+pub struct TensorEpilogue<const D: usize> {
     /// `[K]`
     pub scale: Option<Tensor<1>>,
     /// `[K]`
     pub shift: Option<Tensor<1>>,
     /// As the output.
     pub residual: Option<Tensor<D>>,
+    /// Whether there is a ReLU.
     pub relu: bool,
 }
 
@@ -82,7 +83,7 @@ fn conv_of(x: &[usize], grids: Vec<Grid>, weight: [usize; 4], window: Window) ->
     fitting(Conv2d::new(grids, channels, out_channels, window))
 }
 
-impl<const D: usize> Epilogue<D> {
+impl<const D: usize> TensorEpilogue<D> {
     /// Panics unless it fits an output of this shape.
     fn check(&self, output: [usize; D]) {
         for (name, values) in [("scale", &self.scale), ("shift", &self.shift)] {
@@ -97,7 +98,7 @@ impl<const D: usize> Epilogue<D> {
 }
 
 /// `x [N, H, W, C]`, `weight [kernel, kernel, C, K]` → `[N, H', W', K]`.
-pub fn conv2d(x: Tensor<4>, weight: Tensor<4>, window: Window, epilogue: Epilogue<4>) -> Tensor<4> {
+pub fn conv2d(x: Tensor<4>, weight: Tensor<4>, window: Window, epilogue: TensorEpilogue<4>) -> Tensor<4> {
     let (grid, _) = grid_of(x.dims());
     let conv = conv_of(&x.dims(), vec![grid], weight.dims(), window);
     let output = conv.outputs()[0];
@@ -116,7 +117,7 @@ pub fn conv2d_pyramid(
     levels: &[Grid],
     weight: Tensor<4>,
     window: Window,
-    epilogue: Epilogue<2>,
+    epilogue: TensorEpilogue<2>,
 ) -> Tensor<2> {
     check_levels(&x.dims(), levels);
     let conv = conv_of(&x.dims(), levels.to_vec(), weight.dims(), window);
@@ -135,9 +136,9 @@ fn conv_on_flex<const D: usize>(
     weight: Tensor<4>,
     conv: Conv2d,
     shape: [usize; D],
-    epilogue: Epilogue<D>,
+    epilogue: TensorEpilogue<D>,
 ) -> Tensor<D> {
-    let Epilogue { scale, shift, residual, relu } = epilogue;
+    let TensorEpilogue { scale, shift, residual, relu } = epilogue;
     let device = x.device().inner();
     let absent = || Tensor::<1>::empty([0], &device).into_dispatch();
     Tensor::from_dispatch(Dispatch::convolve(
@@ -150,20 +151,6 @@ fn conv_on_flex<const D: usize>(
         shape.to_vec(),
         relu,
     ))
-}
-
-/// Each channel by its own window: `x [N, H, W, C]`, `weight [kernel, kernel, C]` → `[N, H', W', C]`.
-pub fn depthwise_conv2d(x: Tensor<4>, weight: Tensor<3>, window: Window) -> Tensor<4> {
-    let (grid, channels) = grid_of(x.dims());
-    let kernel = [window.kernel; 2];
-    check(weight.dims()[..2] == kernel, ("weight", &weight.dims()), ("a window", &kernel));
-    check(weight.dims()[2] == channels, ("x", &x.dims()), ("weight", &weight.dims()));
-    fitting(DepthwiseConv2d::new(vec![grid], channels, window));
-    if is_flex(&x.device()) {
-        Tensor::from_dispatch(Dispatch::depthwise(x.into_dispatch(), weight.into_dispatch(), window))
-    } else {
-        portable::depthwise_conv2d(x, weight, window)
-    }
 }
 
 /// `x [N, H, W, C]` → `[N, H', W', C]`.
@@ -260,7 +247,7 @@ pub struct BatchStatistics {
 /// channels `relu(weight · x + bias + residual)`, the ReLU if asked for. With it, what it was normalized
 /// by.
 ///
-/// In inference a batch norm is a scale and a shift, which belong into the [`Epilogue`] of the
+/// In inference a batch norm is a scale and a shift, which belong into the [`TensorEpilogue`] of the
 /// convolution before it.
 pub fn batch_norm(
     x: Tensor<4>,
@@ -291,12 +278,12 @@ fn norm_of<const D: usize>(
     weight: &Tensor<1>,
     bias: &Tensor<1>,
     epsilon: f32,
-) -> Normalize {
+) -> SegmentNorm {
     let channels = x.dims()[D - 1];
     for (name, values) in [("weight", weight), ("bias", bias)] {
         check(values.dims() == [channels], (name, &values.dims()), ("x", &x.dims()));
     }
-    fitting(Normalize::new(segments, channels, groups, epsilon))
+    fitting(SegmentNorm::new(segments, channels, groups, epsilon))
 }
 
 /// The result, and mean and variance of each segment and group.
@@ -305,7 +292,7 @@ fn norm_on_flex<const D: usize>(
     weight: Tensor<1>,
     bias: Tensor<1>,
     residual: Option<Tensor<D>>,
-    normalize: Normalize,
+    normalize: SegmentNorm,
     relu: bool,
 ) -> (Tensor<D>, Tensor<1>, Tensor<1>) {
     let absent = Tensor::<1>::empty([0], &x.device().inner()).into_dispatch();
@@ -340,8 +327,11 @@ pub fn values<const D: usize>(x: Tensor<D>) -> Vec<f32> {
 /// in row order that is a view. Tensors are plain, not tracked.
 #[derive(Debug)]
 pub struct Update {
+    /// The parameter.
     pub parameter: Tensor<1>,
+    /// Its gradient.
     pub gradient: Tensor<1>,
+    /// Its velocity.
     pub velocity: Tensor<1>,
 }
 

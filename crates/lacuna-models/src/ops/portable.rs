@@ -9,7 +9,7 @@ use burn::tensor::ops::{ConvOptions, InterpolateMode, InterpolateOptions, MaxPoo
 use burn::tensor::{Bool, Int, TensorData};
 use lacuna_kernels::{FocalLoss, Grid, Region, RoiAlign, Sgd, Window};
 
-use super::{BatchStatistics, Epilogue, Update, grid_of};
+use super::{BatchStatistics, TensorEpilogue, Update, grid_of};
 
 fn to_nchw(x: Tensor<4>) -> Tensor<4> {
     x.permute([0, 3, 1, 2])
@@ -19,9 +19,9 @@ fn to_nhwc(x: Tensor<4>) -> Tensor<4> {
     x.permute([0, 2, 3, 1])
 }
 
-fn conv_options(window: Window, groups: usize) -> ConvOptions<2> {
+fn conv_options(window: Window) -> ConvOptions<2> {
     let Window { stride, padding, dilation, .. } = window;
-    ConvOptions::new([stride; 2], [padding; 2], [dilation; 2], groups)
+    ConvOptions::new([stride; 2], [padding; 2], [dilation; 2], 1)
 }
 
 /// A number for each channel, the last of `D` dimensions.
@@ -32,7 +32,7 @@ fn per_channel<const D: usize>(values: Tensor<1>) -> Tensor<D> {
 }
 
 /// `y` with its epilogue; the channels are the last of `D` dimensions.
-fn finish<const D: usize>(mut y: Tensor<D>, epilogue: Epilogue<D>) -> Tensor<D> {
+fn finish<const D: usize>(mut y: Tensor<D>, epilogue: TensorEpilogue<D>) -> Tensor<D> {
     if let Some(scale) = epilogue.scale {
         y = y * per_channel(scale.detach());
     }
@@ -45,9 +45,14 @@ fn finish<const D: usize>(mut y: Tensor<D>, epilogue: Epilogue<D>) -> Tensor<D> 
     if epilogue.relu { relu(y) } else { y }
 }
 
-pub(super) fn conv2d(x: Tensor<4>, weight: Tensor<4>, window: Window, epilogue: Epilogue<4>) -> Tensor<4> {
+pub(super) fn conv2d(
+    x: Tensor<4>,
+    weight: Tensor<4>,
+    window: Window,
+    epilogue: TensorEpilogue<4>,
+) -> Tensor<4> {
     let weight = weight.permute([3, 2, 0, 1]); // [K, C, kernel, kernel]
-    let y = module::conv2d(to_nchw(x), weight, None, conv_options(window, 1));
+    let y = module::conv2d(to_nchw(x), weight, None, conv_options(window));
     finish(to_nhwc(y), epilogue)
 }
 
@@ -56,7 +61,7 @@ pub(super) fn conv2d_pyramid(
     levels: &[Grid],
     weight: Tensor<4>,
     window: Window,
-    epilogue: Epilogue<2>,
+    epilogue: TensorEpilogue<2>,
 ) -> Tensor<2> {
     let channels = x.dims()[1];
     let mut first = 0;
@@ -65,17 +70,11 @@ pub(super) fn conv2d_pyramid(
         let image = x.clone().narrow(0, first, pixels);
         first += pixels;
         let image = image.reshape([level.batch, level.height, level.width, channels]);
-        let y = conv2d(image, weight.clone(), window, Epilogue::default());
+        let y = conv2d(image, weight.clone(), window, TensorEpilogue::default());
         let [batch, height, width, out_channels] = y.dims();
         y.reshape([batch * height * width, out_channels])
     });
     finish(Tensor::cat(outputs.collect(), 0), epilogue)
-}
-
-pub(super) fn depthwise_conv2d(x: Tensor<4>, weight: Tensor<3>, window: Window) -> Tensor<4> {
-    let channels = weight.dims()[2];
-    let weight = weight.permute([2, 0, 1]).unsqueeze_dim(1); // [C, 1, kernel, kernel]
-    to_nhwc(module::conv2d(to_nchw(x), weight, None, conv_options(window, channels)))
 }
 
 pub(super) fn max_pool2d(x: Tensor<4>, window: Window) -> Tensor<4> {
@@ -201,7 +200,7 @@ pub(super) fn group_norm<const D: usize>(
         images.push(normalized(image, epsilon).0.reshape([pixels, channels]));
     }
     let y = if images.is_empty() { x } else { Tensor::cat(images, 0).reshape(shape) };
-    let epilogue = Epilogue { shift: Some(bias), relu, ..Epilogue::default() };
+    let epilogue = TensorEpilogue { shift: Some(bias), relu, ..TensorEpilogue::default() };
     finish(y * per_channel(weight), epilogue)
 }
 
@@ -217,7 +216,7 @@ pub(super) fn batch_norm(
     let shape = x.dims();
     let (y, mean, variance) = normalized(x.reshape([1, grid.pixels(), channels, 1]), epsilon);
     let [mean, variance] = [mean, variance].map(|of| of.inner().reshape([channels]));
-    let epilogue = Epilogue { shift: Some(bias), residual, relu, ..Epilogue::default() };
+    let epilogue = TensorEpilogue { shift: Some(bias), residual, relu, ..TensorEpilogue::default() };
     (finish(y.reshape(shape) * per_channel(weight), epilogue), BatchStatistics { mean, variance })
 }
 

@@ -59,7 +59,7 @@ fn conv_block(device: &Device, by: By) -> Outcome {
     let weight = trained(2, [3, 3, 5, 8], device);
     let (scale, shift) = (constant(3, [8], device), trained(4, [8], device));
     let residual = trained(5, [2, 4, 3, 8], device);
-    let epilogue = Epilogue {
+    let epilogue = TensorEpilogue {
         scale: Some(scale),
         shift: Some(shift.clone()),
         residual: Some(residual.clone()),
@@ -77,8 +77,8 @@ fn winograd(device: &Device, by: By) -> Outcome {
     let x = trained(1, [2, 12, 13, 17], device);
     let weight = trained(2, [3, 3, 17, 18], device);
     let y = match by {
-        By::Ops => conv2d(x.clone(), weight.clone(), window, Epilogue::default()),
-        By::Portable => portable::conv2d(x.clone(), weight.clone(), window, Epilogue::default()),
+        By::Ops => conv2d(x.clone(), weight.clone(), window, TensorEpilogue::default()),
+        By::Portable => portable::conv2d(x.clone(), weight.clone(), window, TensorEpilogue::default()),
     };
     outcome(y, gradients![x, weight])
 }
@@ -90,22 +90,12 @@ fn pyramid(device: &Device, by: By) -> Outcome {
     let x = trained(1, [pixels, 16], device);
     let weight = trained(2, [3, 3, 16, 20], device);
     let shift = trained(3, [20], device);
-    let epilogue = Epilogue { shift: Some(shift.clone()), relu: true, ..Epilogue::default() };
+    let epilogue = TensorEpilogue { shift: Some(shift.clone()), relu: true, ..TensorEpilogue::default() };
     let y = match by {
         By::Ops => conv2d_pyramid(x.clone(), &levels, weight.clone(), window, epilogue),
         By::Portable => portable::conv2d_pyramid(x.clone(), &levels, weight.clone(), window, epilogue),
     };
     outcome(y, gradients![x, weight, shift])
-}
-
-fn depthwise(device: &Device, by: By) -> Outcome {
-    let window = Window::new(3, 2, 1);
-    let (x, weight) = (trained(1, [2, 7, 6, 5], device), trained(2, [3, 3, 5], device));
-    let y = match by {
-        By::Ops => depthwise_conv2d(x.clone(), weight.clone(), window),
-        By::Portable => portable::depthwise_conv2d(x.clone(), weight.clone(), window),
-    };
-    outcome(y, gradients![x, weight])
 }
 
 fn pool(device: &Device, by: By) -> Outcome {
@@ -219,9 +209,9 @@ fn batch_norm_statistics(device: &Device, by: By) -> Outcome {
     };
     let (y, BatchStatistics { mean, variance }) = norm(x.clone(), weight, bias, 1e-3, None, false);
     assert!(!mean.device().is_autodiff() && !variance.device().is_autodiff());
-    let mut outcome = outcome(y, gradients![x]);
-    outcome.y.extend([mean, variance].into_iter().flat_map(values));
-    outcome
+    let mut result = outcome(y, gradients![x]);
+    result.y.extend([mean, variance].into_iter().flat_map(values));
+    result
 }
 
 fn slices(device: &Device, by: By) -> Outcome {
@@ -244,7 +234,7 @@ fn residual_twice(
 ) -> Outcome {
     let window = Window::new(3, 1, 1);
     let run = |x: Tensor<4>| {
-        let epilogue = Epilogue { residual: Some(x.clone()), relu: true, ..Epilogue::default() };
+        let epilogue = TensorEpilogue { residual: Some(x.clone()), relu: true, ..TensorEpilogue::default() };
         match by {
             By::Ops => conv2d(x, weight.clone(), window, epilogue),
             By::Portable => portable::conv2d(x, weight.clone(), window, epilogue),
@@ -255,11 +245,10 @@ fn residual_twice(
 
 type Case = fn(&Device, By) -> Outcome;
 
-const CASES: [(&str, Case); 16] = [
+const CASES: [(&str, Case); 15] = [
     ("conv2d", conv_block),
     ("conv2d by Winograd", winograd),
     ("conv2d_pyramid", pyramid),
-    ("depthwise_conv2d", depthwise),
     ("max_pool2d", pool),
     ("upsample_add", upsample),
     ("upsample_add to an odd size", upsample_unevenly),
@@ -326,7 +315,7 @@ fn wgpu_agrees_with_flex() {
 fn the_plain_device_gives_the_same_values() {
     let (plain, tracked) = (Device::flex(), Device::flex().autodiff());
     let on = |device: &Device| {
-        let epilogue = Epilogue { relu: true, ..Epilogue::default() };
+        let epilogue = TensorEpilogue { relu: true, ..TensorEpilogue::default() };
         let x = conv2d(
             constant(1, [1, 9, 9, 3], device),
             constant(2, [3, 3, 3, 16], device),
@@ -335,7 +324,6 @@ fn the_plain_device_gives_the_same_values() {
         );
         let x = max_pool2d(x, Window::new(3, 2, 1));
         let y = upsample_add(x.clone(), constant(3, [1, 6, 6, 16], device));
-        let y = depthwise_conv2d(y, constant(4, [3, 3, 16], device), Window::new(3, 1, 1));
         let (weight, bias) = (constant(5, [16], device), constant(6, [16], device));
         let y = group_norm(y, &[Grid::new(1, 6, 6)], 4, weight.clone(), bias.clone(), 1e-5, false);
         batch_norm(y.clone(), weight, bias, 1e-5, Some(y), true).0
@@ -356,7 +344,7 @@ fn views_are_read_as_what_they_are() {
         ("expanded", whole.narrow(0, 2, 1).expand([3, 5, 6, 4])),
     ] {
         let copy = Tensor::<4>::from_data(view.clone().into_data(), &device);
-        let run = |x| values(conv2d(x, weight.clone(), Window::new(1, 1, 0), Epilogue::default()));
+        let run = |x| values(conv2d(x, weight.clone(), Window::new(1, 1, 0), TensorEpilogue::default()));
         assert_eq!(run(view.clone()), run(copy.clone()), "{name}");
         let pooled = |x| values(max_pool2d(x, Window::new(3, 2, 1)));
         assert_eq!(pooled(view.clone()), pooled(copy.clone()), "{name}");
@@ -381,36 +369,21 @@ fn frozen_weights_have_no_gradient_and_nothing_runs_below_them() {
     let frozen = constant(2, [3, 3, 3, 16], &device);
     let trained_weight = trained(3, [3, 3, 16, 16], &device);
     let after = constant(4, [1, 1, 16, 4], &device);
-    let stem = conv2d(image.clone(), frozen.clone(), window, Epilogue::default());
+    let stem = conv2d(image.clone(), frozen.clone(), window, TensorEpilogue::default());
     let stem = max_pool2d(stem, window);
-    let stem = depthwise_conv2d(stem, constant(5, [3, 3, 16], &device), window);
     assert!(!is_tracked(&stem), "nothing is recorded below the first trained layer");
-    let y = conv2d(stem.clone(), trained_weight.clone(), window, Epilogue::default());
+    let y = conv2d(stem.clone(), trained_weight.clone(), window, TensorEpilogue::default());
     assert!(is_tracked(&y));
-    let y = conv2d(y, after.clone(), Window::new(1, 1, 0), Epilogue { relu: true, ..Epilogue::default() });
+    let y = conv2d(
+        y,
+        after.clone(),
+        Window::new(1, 1, 0),
+        TensorEpilogue { relu: true, ..TensorEpilogue::default() },
+    );
     let grads = y.sum().backward();
     assert!(trained_weight.grad(&grads).is_some());
     assert!(image.grad(&grads).is_none() && frozen.grad(&grads).is_none());
     assert!(stem.grad(&grads).is_none() && after.grad(&grads).is_none());
-}
-
-#[test]
-fn depthwise_trains_its_input_or_its_weight_alone() {
-    let device = Device::flex().autodiff();
-    let window = Window::new(3, 1, 1);
-    let both = depthwise_of([true, true], &device, window);
-    let x_only = depthwise_of([true, false], &device, window);
-    let weight_only = depthwise_of([false, true], &device, window);
-    assert_eq!([&x_only[0], &weight_only[1]], [&both[0], &both[1]]);
-    assert!(x_only[1].is_none() && weight_only[0].is_none() && both.iter().all(Option::is_some));
-}
-
-/// The gradients of input and weight.
-fn depthwise_of([of_x, of_weight]: [bool; 2], device: &Device, window: Window) -> [Option<Vec<f32>>; 2] {
-    let x = constant(1, [1, 5, 5, 8], device).set_require_grad(of_x);
-    let weight = constant(2, [3, 3, 8], device).set_require_grad(of_weight);
-    let grads = depthwise_conv2d(x.clone(), weight.clone(), window).sum().backward();
-    [x.grad(&grads).map(values), weight.grad(&grads).map(values)]
 }
 
 #[test]
@@ -444,7 +417,7 @@ fn a_scale_gets_no_gradient_anywhere() {
     for by in [By::Ops, By::Portable] {
         let (x, weight) = (trained(1, [1, 4, 4, 3], &device), constant(2, [1, 1, 3, 5], &device));
         let scale = trained(3, [5], &device);
-        let epilogue = Epilogue { scale: Some(scale.clone()), ..Epilogue::default() };
+        let epilogue = TensorEpilogue { scale: Some(scale.clone()), ..TensorEpilogue::default() };
         let window = Window::new(1, 1, 0);
         let y = match by {
             By::Ops => conv2d(x.clone(), weight, window, epilogue),
@@ -562,7 +535,7 @@ fn a_trained_param_is_updated_in_its_own_memory() {
     let home = address(&weight.val().inner());
     for _ in 0..3 {
         let before = values(weight.val().inner());
-        let y = conv2d(x.clone(), weight.val(), Window::new(3, 1, 1), Epilogue::default());
+        let y = conv2d(x.clone(), weight.val(), Window::new(3, 1, 1), TensorEpilogue::default());
         let grads = y.sum().backward();
         let gradient = weight.val().grad(&grads).unwrap().reshape([144]);
         weight = weight.map(|weight| {
@@ -591,7 +564,7 @@ fn shapes_that_do_not_fit_are_named() {
     let of_1 = |len: usize| constant(1, [len], &Device::flex());
     let window = Window::new(3, 1, 1);
     let conv = |epilogue| conv2d(of([1, 8, 6, 5]), of([3, 3, 5, 8]), window, epilogue);
-    let none = Epilogue::<4>::default;
+    let none = TensorEpilogue::<4>::default;
     let group = |levels: &[Grid], groups, weights| {
         group_norm(of([1, 4, 4, 6]), levels, groups, of_1(weights), of_1(6), 1e-5, true)
     };
@@ -605,20 +578,16 @@ fn shapes_that_do_not_fit_are_named() {
             "weight has shape [5, 5, 5, 8], which does not fit a window of shape [3, 3]",
         ),
         (
-            refusal(|| drop(conv(Epilogue { scale: Some(of_1(5)), ..none() }))),
+            refusal(|| drop(conv(TensorEpilogue { scale: Some(of_1(5)), ..none() }))),
             "scale has shape [5], which does not fit the output of shape [1, 8, 6, 8]",
         ),
         (
-            refusal(|| drop(conv(Epilogue { shift: Some(of_1(1)), ..none() }))),
+            refusal(|| drop(conv(TensorEpilogue { shift: Some(of_1(1)), ..none() }))),
             "shift has shape [1], which does not fit the output of shape [1, 8, 6, 8]",
         ),
         (
-            refusal(|| drop(conv(Epilogue { residual: Some(of([1, 6, 8, 8])), ..none() }))),
+            refusal(|| drop(conv(TensorEpilogue { residual: Some(of([1, 6, 8, 8])), ..none() }))),
             "residual has shape [1, 6, 8, 8], which does not fit the output of shape [1, 8, 6, 8]",
-        ),
-        (
-            refusal(|| drop(depthwise_conv2d(of([1, 8, 8, 5]), of([1, 3, 3, 4]).squeeze_dim(0), window))),
-            "x has shape [1, 8, 8, 5], which does not fit weight of shape [3, 3, 4]",
         ),
         (
             refusal(|| drop(upsample_add(of([1, 2, 2, 5]), of([1, 4, 4, 6])))),

@@ -13,7 +13,7 @@ use lacuna_models::fpn::ExtraLevels;
 use lacuna_models::resnet::{Depth, ResNetConfig};
 use lacuna_models::retinanet::RetinaNetConfig;
 use lacuna_models::weights::Checkpoint;
-use lacuna_models::{Detector, DetectorConfig, Images, LossOptions, Losses, Normalization, Target};
+use lacuna_models::{Detector, DetectorConfig, Images, LossNormalization, LossOptions, Losses, Target};
 use lacuna_random::{Purpose, Rng};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
@@ -145,7 +145,7 @@ pub fn images(device: &Device) -> Images {
     }
     Images {
         pixels: Tensor::from_data(TensorData::new(pixels, [names.len(), height, width, 3]), device),
-        recolored: None,
+        second_view: None,
         sizes: sizes.iter().map(|&[h, w]| (w as u32, h as u32)).collect(),
         to_view: vec![Affine::IDENTITY; names.len()],
     }
@@ -162,7 +162,7 @@ pub fn targets(case: &str) -> Vec<Vec<Target>> {
         boxes(&value["boxes"])
             .into_iter()
             .zip(classes)
-            .map(|(bbox, class)| Target { bbox, class, placed: true })
+            .map(|(bbox, class)| Target { bbox, class, learn_box: true })
             .collect()
     };
     fixture("scene.json")["cases"][case].as_array().unwrap().iter().map(of_image).collect()
@@ -183,11 +183,11 @@ pub fn assert_sample(what: &str, actual: &[f32], expected: &Value, tolerance: f3
 
 /// The loss of a case's targets, as torchvision has it.
 pub fn loss(detector: &Detector, case: &str) -> Losses {
-    let images = images(&Device::flex().autodiff());
+    let batch = images(&Device::flex().autodiff());
     // torchvision divides RetinaNet's losses per image, the others' by batch.
     let per_image = matches!(detector, Detector::RetinaNet(_));
-    let normalization = if per_image { Normalization::Image } else { Normalization::Batch };
+    let normalization = if per_image { LossNormalization::Image } else { LossNormalization::Batch };
     let options = LossOptions { normalization, ..LossOptions::default() };
     let mut rngs = [0, 1].map(|image| Rng::new(Purpose::Sampling, 0, 0, image));
-    detector.loss(&images, &targets(case), &options, &mut rngs)
+    detector.loss(&batch, &targets(case), &options, &mut rngs)
 }

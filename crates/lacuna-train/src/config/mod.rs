@@ -6,7 +6,7 @@ pub(crate) mod rules;
 use std::path::PathBuf;
 
 use lacuna_data::augment::ResizeRange;
-use lacuna_data::batch::Normalize;
+use lacuna_data::batch::Normalization;
 use lacuna_data::decode::OnBadImage;
 use lacuna_data::off;
 use lacuna_models::faster_rcnn::FasterRcnnConfig;
@@ -15,7 +15,7 @@ use lacuna_models::layers::NormKind;
 use lacuna_models::postprocess::PostProcess;
 use lacuna_models::resnet::{Depth, ResNetConfig};
 use lacuna_models::retinanet::RetinaNetConfig;
-use lacuna_models::{DetectorConfig, DetectorKind, Normalization};
+use lacuna_models::{DetectorConfig, DetectorKind, LossNormalization};
 use serde::{Deserialize, Serialize};
 
 pub use file::{ConfigError, ConfigSource, SourceLocation};
@@ -95,7 +95,7 @@ pub struct ViewsConfig {
     /// The long side in evaluation and use, at most.
     pub test_long_side_max: u32,
     /// What the backbone's weights expect.
-    pub normalize: Normalize,
+    pub normalize: Normalization,
 }
 
 /// Schedule, optimizer and outputs of a run.
@@ -125,7 +125,7 @@ pub struct TrainConfig {
     #[serde(with = "off")]
     pub gradient_norm_max: Option<f32>,
     /// What the sums of losses are divided by.
-    pub normalization: Normalization,
+    pub normalization: LossNormalization,
     /// Threads that load batches.
     pub workers: usize,
     /// Iterations between lines of `metrics.jsonl`.
@@ -173,7 +173,7 @@ impl RunConfig {
                 long_side_max: 1333,
                 test_short_side: 800,
                 test_long_side_max: 1333,
-                normalize: Normalize::Torchvision,
+                normalize: Normalization::Torchvision,
             },
             train: TrainConfig::paper(),
             method,
@@ -271,7 +271,7 @@ impl TrainConfig {
             momentum: 0.9,
             weight_decay: 1e-4,
             gradient_norm_max: None,
-            normalization: Normalization::Batch,
+            normalization: LossNormalization::Batch,
             workers: 1,
             log_every: 50,
             checkpoint_every: 1000,

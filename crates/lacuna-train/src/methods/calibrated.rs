@@ -94,7 +94,7 @@ impl Calibration {
         if !iteration.is_multiple_of(*refit_every) {
             return None;
         }
-        let samples: Vec<Sample> = self.queue.observed().collect();
+        let samples: Vec<Sample> = self.queue.samples().collect();
         let fit = Calibrator::fit(calibrator.kind, calibrator.per_class, &samples);
         let fit = fit.map(|fit| self.calibrator = Some(fit));
         Some(Refit { fit, detections: samples.len() })

@@ -26,17 +26,17 @@ pub(super) fn plain_images(view: View) -> Images {
 fn images_on(device: &Device, view: View) -> Images {
     let View { height, width, pixels, sizes, to_view } = view;
     let data = TensorData::new(pixels, [sizes.len(), height, width, 3]);
-    Images { pixels: Tensor::from_data(data, device), recolored: None, sizes, to_view }
+    Images { pixels: Tensor::from_data(data, device), second_view: None, sizes, to_view }
 }
 
 pub(super) fn annotation_targets(annotations: &[Vec<Object>]) -> Vec<Vec<Target>> {
-    let target = |object: &Object| Target { bbox: object.bbox, class: object.class, placed: true };
+    let target = |object: &Object| Target { bbox: object.bbox, class: object.class, learn_box: true };
     annotations.iter().map(|objects| objects.iter().map(target).collect()).collect()
 }
 
 /// `learn_boxes`: whether the boxes of pseudo labels are learned, or their classes alone.
 pub(super) fn pseudo_label_targets(pseudo_labels: &[Vec<Detection>], learn_boxes: bool) -> Vec<Vec<Target>> {
-    let target = |label: &Detection| Target { bbox: label.bbox, class: label.class, placed: learn_boxes };
+    let target = |label: &Detection| Target { bbox: label.bbox, class: label.class, learn_box: learn_boxes };
     pseudo_labels.iter().map(|labels| labels.iter().map(target).collect()).collect()
 }
 

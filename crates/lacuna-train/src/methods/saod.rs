@@ -102,7 +102,7 @@ impl TrainingMethod for Saod {
 
     fn step(&self, learner: &mut Learner, context: &mut StepContext) -> Result<Step, NotFinite> {
         let [first, second] = context.take_views().map(tracked_images);
-        let images = Images { recolored: Some(second.pixels), ..first };
+        let images = Images { second_view: Some(second.pixels), ..first };
         let Self { objectness_min, iou_max, nms_iou_max, weight, threshold, mining_start } = *self;
         let mining = Mining { objectness_min, iou_max, nms_iou_max, weight };
         let mining = (learner.iteration >= mining_start).then_some(mining);
@@ -113,7 +113,7 @@ impl TrainingMethod for Saod {
         let Detector::FasterRcnn(student) = &*learner.student else {
             unreachable!("SAOD trains Faster R-CNN alone")
         };
-        let TwoViewLoss { losses, found: detections, added: pseudo_labels } =
+        let TwoViewLoss { losses, detections, pseudo_labels } =
             context.stopwatch.time(Phase::Forward, || {
                 student.two_view_loss(&images, &targets, &two_views, &options, &mut rngs)
             });

@@ -1,3 +1,5 @@
+//! `lacuna train`: trains a detector by a configuration.
+
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,43 +12,40 @@ use lacuna_train::phases::{Phase, Stopwatch};
 use lacuna_train::run::{Begin, CONFIG, Finished};
 use serde_json::{Value, json};
 
-use super::{shown, usage};
-use crate::table::{Table, thousands};
-use crate::training::{self, percent};
+use crate::args::output::OutputArgs;
+use crate::diagnostics::usage;
+use crate::render::number::{percent, thousands};
+use crate::render::path_json;
+use crate::render::table::Table;
+use crate::render::training;
 
-/// Train a detector as a configuration says
+/// Train a detector by a configuration
 ///
-/// The run's folder holds the whole configuration, a line of numbers now and then (metrics.jsonl), a row for
-/// each evaluation (results.csv), and checkpoints. A run that was stopped goes on with `--resume` and ends as
-/// if it had never been.
+/// The run's folder holds the whole configuration, the metrics of training (metrics.jsonl) and of each evaluation
+/// (results.csv), and checkpoints. A run that was stopped resumes with `--resume`; the result is bit-identical.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A TOML file; `configs/` has complete ones
+    /// A TOML file; `configs/` has presets
     config: PathBuf,
 
-    /// Set a value of the configuration, such as `train.lr=0.005`; can be given several times
+    /// Override a value of the configuration, such as `train.lr=0.005`; may be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 
-    /// The folder of the run [default: runs/ and the configuration's name]
+    /// The run's folder [default: runs/NAME for NAME.toml]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Go on with a run that was stopped
+    /// Resume a run that was stopped
     #[arg(long, conflicts_with = "force")]
     resume: bool,
-
-    /// Replace a run that exists
-    #[arg(long)]
-    force: bool,
 
     /// Print where the time went
     #[arg(long)]
     profile: bool,
 
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 pub fn run(args: &Args) -> Result<()> {
@@ -58,18 +57,18 @@ pub fn run(args: &Args) -> Result<()> {
         None => default_folder(&args.config)?,
     };
     // A run's own `config.toml` is written again.
-    if args.force && !is_within(&out.join(CONFIG), &args.config) {
+    if args.output.force && !is_within(&out.join(CONFIG), &args.config) {
         IfExists::Replace.check_all(&[&out], &[&args.config])?;
     }
-    let begin = if args.resume { Begin::Resume } else { Begin::New(IfExists::forced(args.force)) };
+    let begin = if args.resume { Begin::Resume } else { Begin::New(IfExists::forced(args.output.force)) };
     let finished = training::train(config, &out, begin, None)?;
 
     let mut stdout = std::io::stdout().lock();
     let model = Finished::model(&out);
-    if args.json {
+    if args.output.json {
         let Record { iteration, student, teacher, .. } = &finished.last;
         let mut result = json!({
-            "run": shown(&out), "model": shown(&model), "iterations": iteration,
+            "run": path_json(&out), "model": path_json(&model), "iterations": iteration,
             "student": student, "teacher": teacher,
         });
         if args.profile {

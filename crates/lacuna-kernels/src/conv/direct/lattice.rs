@@ -188,7 +188,7 @@ pub(super) struct Rows<'a> {
 
 impl Rows<'_> {
     /// The row of a pixel that is on the image.
-    pub(super) fn of(self, pixel: usize) -> RowAddress {
+    pub(super) fn address(self, pixel: usize) -> RowAddress {
         // SAFETY: the pixel is inside its image, so its row is inside the operand.
         RowAddress(unsafe { self.floats.at(pixel * self.per_pixel, self.depth) })
     }
@@ -196,7 +196,7 @@ impl Rows<'_> {
     /// The row that a position of a lattice with one tap reads, to be fetched, not read: any if it is off the image.
     pub(super) fn near(self, lattice: &Lattice, position: usize) -> RowAddress {
         let mut row = Ahead::NOTHING.from;
-        lattice.sources(position..position + 1, |_, _, pixel| row = self.of(pixel));
+        lattice.sources(position..position + 1, |_, _, pixel| row = self.address(pixel));
         row
     }
 }

@@ -159,7 +159,7 @@ impl OuterProduct<'_> {
                 if !channels_in_place {
                     addresses.fill(zero);
                     lattice.sources(positions.clone(), |row, tap, pixel| {
-                        addresses[tap * most + row] = rows.of(pixel);
+                        addresses[tap * most + row] = rows.address(pixel);
                     });
                 }
                 let packed = Source::from(&*gradients.floats());

@@ -25,7 +25,7 @@ const TRANSFORMED_AT_ONCE: Tiles = Tiles(64);
 fn at_a_time<F: Differentiable>(conv: &Conv2d) -> usize {
     match F::WEIGHTS {
         8.. => 64,
-        _ => Tiles((16384 / conv.in_channels).clamp(TRANSFORMED_AT_ONCE.0, 128)).of::<F>(),
+        _ => Tiles((16384 / conv.in_channels).clamp(TRANSFORMED_AT_ONCE.0, 128)).count::<F>(),
     }
 }
 
@@ -40,7 +40,7 @@ const LEAST_PER_PART: Tiles = Tiles(96);
 fn in_parts_of_tiles<F: Differentiable>(conv: &Conv2d, tiles: usize) -> bool {
     let (fewer, more) = (conv.in_channels.min(conv.out_channels), conv.in_channels.max(conv.out_channels));
     // With few channels on one side, blocks of the other transform little twice.
-    fewer * more <= 128 * 128 && more < 4 * fewer && tiles >= PARTS * LEAST_PER_PART.of::<F>()
+    fewer * more <= 128 * 128 && more < 4 * fewer && tiles >= PARTS * LEAST_PER_PART.count::<F>()
 }
 
 /// # Safety
@@ -167,7 +167,7 @@ impl<F: Differentiable> Gradient<'_, F> {
     /// # Safety
     /// As [`weight_gradient`], for this block of `dw`.
     unsafe fn of_block(&self, tiles: &[Tile], block: &Block, threads: usize) {
-        if tiles.len() <= TRANSFORMED_AT_ONCE.of::<F>() {
+        if tiles.len() <= TRANSFORMED_AT_ONCE.count::<F>() {
             // SAFETY: as the caller vouches.
             return unsafe { self.tile_by_tile(tiles, block, threads) };
         }
