@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::Context;
 use lacuna_calib::Calibrator;
 use lacuna_data::output::{IfExists, NewFolder};
-use lacuna_data::synth::{SynthConfig, fill_folder};
+use lacuna_synth::{SynthConfig, fill_folder};
 use lacuna_train::config::{ConfigSource, RunConfig};
 use lacuna_train::data::Data;
 use lacuna_train::metrics::MetricsWindow;
