@@ -9,7 +9,7 @@ pub(crate) const CROWD_EVERY: usize = 85;
 const UNUSED_IDS: [usize; 10] = [12, 26, 29, 30, 45, 66, 68, 69, 71, 83];
 
 /// The ids of COCO's 80 categories.
-pub(crate) fn category_ids() -> Vec<usize> {
+pub(crate) fn coco_category_ids() -> Vec<usize> {
     (1..=90).filter(|id| !UNUSED_IDS.contains(id)).collect()
 }
 
@@ -21,7 +21,7 @@ pub(crate) fn image_id(n: usize) -> usize {
 /// Ends the annotations and writes the categories and the end of the file.
 pub(crate) fn write_categories(out: &mut impl Write, comma: &str) -> io::Result<()> {
     out.write_all(br#"],"categories": ["#)?;
-    for (n, id) in category_ids().iter().enumerate() {
+    for (n, id) in coco_category_ids().iter().enumerate() {
         separate(out, comma, n)?;
         write!(out, r#"{{"supercategory": "thing","id": {id},"name": "thing {id}"}}"#)?;
     }

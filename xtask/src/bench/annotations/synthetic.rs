@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use lacuna_data::output::{IfExists, write_file};
 use lacuna_random::{Purpose, Rng};
 
-use crate::bench::synthetic::{CROWD_EVERY, category_ids, image_id, separate, write_categories};
+use crate::bench::synthetic::{CROWD_EVERY, coco_category_ids, image_id, separate, write_categories};
 use crate::bench::synthetic_data;
 
 const COMMA: &str = ",";
@@ -38,7 +38,7 @@ fn write(out: &mut impl Write) -> io::Result<()> {
             r#"{{"license": 1,"file_name": "{id:012}.jpg","coco_url": "http://images.example.org/train2017/{id:012}.jpg","height": {HEIGHT},"width": {WIDTH},"date_captured": "2013-11-14 11:18:45","flickr_url": "http://farm9.example.org/8186/8119368305_4e622c8349_z.jpg","id": {id}}}"#,
         )?;
     }
-    let category_ids = category_ids();
+    let category_ids = coco_category_ids();
     out.write_all(br#"],"annotations": ["#)?;
     let mut rng = Rng::new(Purpose::Synth, 2017, 0, 0);
     for n in 0..N_ANNOTATIONS {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use lacuna_data::output::{IfExists, write_file};
 use lacuna_random::{Purpose, Rng};
 
-use crate::bench::synthetic::{CROWD_EVERY, category_ids, image_id, separate, write_categories};
+use crate::bench::synthetic::{CROWD_EVERY, coco_category_ids, image_id, separate, write_categories};
 use crate::bench::synthetic_data;
 
 const COMMA: &str = ", ";
@@ -32,7 +32,7 @@ pub(crate) fn val2017_size() -> anyhow::Result<Files> {
         detections: folder.join("detections_val2017_size.json"),
     };
     if !(files.annotations.exists() && files.detections.exists()) {
-        let category_ids = category_ids();
+        let category_ids = coco_category_ids();
         let mut rng = Rng::new(Purpose::Synth, 2017, 1, 0);
         let objects: Vec<Object> = (0..N_OBJECTS).map(|n| Object::draw(n, &category_ids, &mut rng)).collect();
         write_file(&files.annotations, IfExists::Replace, |out| write_annotations(out, &objects, &mut rng))?;
