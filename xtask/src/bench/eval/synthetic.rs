@@ -1,6 +1,6 @@
-//! Annotations with as much in them as COCO's `instances_val2017.json`, and the results file of a
-//! middling detector on them: several boxes around most objects, the closer the surer, and many more
-//! that nobody is sure of.
+//! Synthetic annotations of the size of COCO's `instances_val2017.json`, and the results file of a
+//! middling detector on them: several boxes around most objects, closer ones with higher scores, and
+//! many more with low scores.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -8,36 +8,35 @@ use std::path::PathBuf;
 use lacuna_data::output::{IfExists, write_file};
 use lacuna_random::{Purpose, Rng};
 
+use crate::bench::synthetic::{CROWD_EVERY, coco_category_ids, image_id, separate, write_categories};
+use crate::bench::synthetic_data;
+
+const COMMA: &str = ", ";
+
 const N_IMAGES: usize = 5_000;
 const N_OBJECTS: usize = 36_781;
 const N_DETECTIONS: usize = 250_000;
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 480.0;
-/// One annotation in so many is a crowd.
-const CROWD_EVERY: usize = 85;
-/// Of 1..=90, the ids that no category of COCO has.
-const UNUSED_IDS: [usize; 10] = [12, 26, 29, 30, 45, 66, 68, 69, 71, 83];
 
-pub struct Files {
-    pub annotations: PathBuf,
-    pub detections: PathBuf,
+pub(crate) struct Files {
+    pub(crate) annotations: PathBuf,
+    pub(crate) detections: PathBuf,
 }
 
-/// Makes the files unless they are there from an earlier run.
-pub fn val2017_size() -> anyhow::Result<Files> {
-    let folder = super::super::made_data()?;
+/// Writes the files unless an earlier run did.
+pub(crate) fn val2017_size() -> anyhow::Result<Files> {
+    let folder = synthetic_data()?;
     let files = Files {
         annotations: folder.join("instances_val2017_size.json"),
         detections: folder.join("detections_val2017_size.json"),
     };
     if !(files.annotations.exists() && files.detections.exists()) {
-        let category_ids: Vec<usize> = (1..=90).filter(|id| !UNUSED_IDS.contains(id)).collect();
+        let category_ids = coco_category_ids();
         let mut rng = Rng::new(Purpose::Synth, 2017, 1, 0);
         let objects: Vec<Object> = (0..N_OBJECTS).map(|n| Object::draw(n, &category_ids, &mut rng)).collect();
-        write_file(&files.annotations, IfExists::Replace, |out| {
-            write_annotations(out, &objects, &category_ids, &mut rng)
-        })?;
-        let detections = detections(&objects, &category_ids, &mut rng);
+        write_file(&files.annotations, IfExists::Replace, |out| write_annotations(out, &objects, &mut rng))?;
+        let detections = draw_detections(&objects, &category_ids, &mut rng);
         write_file(&files.detections, IfExists::Replace, |out| write_detections(out, &detections))?;
     }
     Ok(files)
@@ -55,20 +54,20 @@ impl Object {
     fn draw(n: usize, category_ids: &[usize], rng: &mut Rng) -> Self {
         Self {
             image: rng.below(N_IMAGES),
-            category_id: category(category_ids, rng),
-            bbox: place(rng),
+            category_id: random_category(category_ids, rng),
+            bbox: random_box(rng),
             crowd: n.is_multiple_of(CROWD_EVERY),
         }
     }
 }
 
 /// The first class has nearly a quarter of all boxes, as persons have in COCO.
-fn category(category_ids: &[usize], rng: &mut Rng) -> usize {
+fn random_category(category_ids: &[usize], rng: &mut Rng) -> usize {
     category_ids[(category_ids.len() as f64 * rng.unit().powi(3)) as usize]
 }
 
 /// Sides from 8 to 400 pixels, small ones more often, to the hundredth of a pixel as COCO's are.
-fn place(rng: &mut Rng) -> [f64; 4] {
+fn random_box(rng: &mut Rng) -> [f64; 4] {
     let [width, height] = [(); 2].map(|()| hundredths(8.0 * 50.0f64.powf(rng.unit())));
     let x = hundredths(rng.range(0.0, WIDTH - width));
     let y = hundredths(rng.range(0.0, HEIGHT - height));
@@ -87,7 +86,7 @@ struct Detection {
 }
 
 /// Image by image, the best first, as detectors write them.
-fn detections(objects: &[Object], category_ids: &[usize], rng: &mut Rng) -> Vec<Detection> {
+fn draw_detections(objects: &[Object], category_ids: &[usize], rng: &mut Rng) -> Vec<Detection> {
     let mut detections = Vec::with_capacity(N_DETECTIONS);
     for object in objects {
         for _ in 0..rng.below(6) {
@@ -104,8 +103,8 @@ fn detections(objects: &[Object], category_ids: &[usize], rng: &mut Rng) -> Vec<
     while detections.len() < N_DETECTIONS {
         detections.push(Detection {
             image: rng.below(N_IMAGES),
-            category_id: category(category_ids, rng),
-            bbox: place(rng),
+            category_id: random_category(category_ids, rng),
+            bbox: random_box(rng),
             score: 0.001 + 0.6 * rng.unit().powi(4),
         });
     }
@@ -124,15 +123,10 @@ fn jittered([x, y, width, height]: [f64; 4], spread: f64, rng: &mut Rng) -> [f64
     ]
 }
 
-fn write_annotations(
-    out: &mut impl Write,
-    objects: &[Object],
-    category_ids: &[usize],
-    rng: &mut Rng,
-) -> io::Result<()> {
-    out.write_all(br#"{"info": {"description": "Made data of COCO's size", "year": 2017},"images": ["#)?;
+fn write_annotations(out: &mut impl Write, objects: &[Object], rng: &mut Rng) -> io::Result<()> {
+    out.write_all(br#"{"info": {"description": "Synthetic data of COCO's size", "year": 2017},"images": ["#)?;
     for n in 0..N_IMAGES {
-        separate(out, n)?;
+        separate(out, COMMA, n)?;
         let id = image_id(n);
         write!(
             out,
@@ -141,10 +135,10 @@ fn write_annotations(
     }
     out.write_all(br#"],"annotations": ["#)?;
     for (n, Object { image, category_id, bbox: [x, y, width, height], crowd }) in objects.iter().enumerate() {
-        separate(out, n)?;
+        separate(out, COMMA, n)?;
         out.write_all(br#"{"segmentation": [["#)?;
         for point in 0..8 + rng.below(40) {
-            separate(out, point)?;
+            separate(out, COMMA, point)?;
             let (right, down) = (x + width * rng.unit(), y + height * rng.unit());
             write!(out, "{right:.2},{down:.2}")?;
         }
@@ -157,20 +151,15 @@ fn write_annotations(
             1 + 2 * n,
         )?;
     }
-    out.write_all(br#"],"categories": ["#)?;
-    for (n, id) in category_ids.iter().enumerate() {
-        separate(out, n)?;
-        write!(out, r#"{{"supercategory": "thing","id": {id},"name": "thing {id}"}}"#)?;
-    }
-    out.write_all(b"]}")
+    write_categories(out, COMMA)
 }
 
-/// Numbers of 32 bits with the digits of 64, as Python writes what a network gives.
+/// 32-bit numbers with the digits of 64 bits, as Python writes the output of a network.
 fn write_detections(out: &mut impl Write, detections: &[Detection]) -> io::Result<()> {
     let digits = |value: f64| f64::from(value as f32);
     out.write_all(b"[")?;
     for (n, Detection { image, category_id, bbox, score }) in detections.iter().enumerate() {
-        separate(out, n)?;
+        separate(out, COMMA, n)?;
         let [x, y, width, height] = bbox.map(digits);
         write!(
             out,
@@ -180,14 +169,4 @@ fn write_detections(out: &mut impl Write, detections: &[Detection]) -> io::Resul
         )?;
     }
     out.write_all(b"]")
-}
-
-/// Ids of images have gaps.
-fn image_id(n: usize) -> usize {
-    9 + 5 * n
-}
-
-/// A comma before every item but the first.
-fn separate(out: &mut impl Write, n: usize) -> io::Result<()> {
-    if n > 0 { out.write_all(b", ") } else { Ok(()) }
 }

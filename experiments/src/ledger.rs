@@ -1,5 +1,5 @@
-//! `experiments/results.csv`: what runs came to. The runs themselves are large and stay on the machine that made them;
-//! this goes with the project, so that a table can be finished elsewhere, or later.
+//! `experiments/results.csv`: the outcomes of runs. Runs are large and stay on the machine that made them; this file is
+//! part of the project, so that a table can be finished elsewhere or later.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,31 +10,30 @@ use lacuna_data::output::{IfExists, write_file};
 
 const HEADING: &str = "run,ap,ap50,seconds,instructions";
 
-/// What a run came to, by its last evaluation: of the teacher if there is one.
+/// The last evaluation of a run: the teacher's if there is one.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
-    pub ap: f64,
-    pub ap50: f64,
-    pub cost: Option<Cost>,
+pub(crate) struct Outcome {
+    pub(crate) ap: f64,
+    pub(crate) ap50: f64,
+    pub(crate) cost: Option<Cost>,
 }
 
-/// What an iteration took.
+/// Processor time of an iteration.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cost {
-    /// Of one core.
-    pub seconds: f64,
-    /// The instruction set that it ran on: times on different ones are not to be compared.
-    pub instructions: String,
+pub(crate) struct Cost {
+    pub(crate) seconds: f64,
+    /// The instruction set of the run: times on different ones are not comparable.
+    pub(crate) instructions: String,
 }
 
-/// Outcomes by the names of their runs, which hold the check sum of the whole configuration: of what it says, not of the
-/// code, nor of the data at the paths that it names.
+/// Outcomes by the names of their runs. A name holds the check sum of the configuration; neither the code nor the test
+/// data is part of it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Ledger(BTreeMap<String, Outcome>);
+pub(crate) struct Ledger(BTreeMap<String, Outcome>);
 
 impl Ledger {
-    /// An empty one where there is no file.
-    pub fn read(path: &Path) -> anyhow::Result<Self> {
+    /// Empty if there is no file.
+    pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         if !path.exists() {
             return Ok(Self::default());
         }
@@ -46,20 +45,25 @@ impl Ledger {
         ensure!(lines.next() == Some(HEADING), "its first line is not `{HEADING}`");
         let mut ledger = Self::default();
         for (number, line) in lines.enumerate() {
-            let (run, outcome) = entry(line).with_context(|| format!("line {}: {line}", number + 2))?;
-            ensure!(!ledger.0.contains_key(&run), "line {}: {run} is there twice", number + 2);
+            let (run, outcome) = parse_line(line).with_context(|| format!("line {}: {line}", number + 2))?;
+            ensure!(!ledger.0.contains_key(&run), "line {}: {run} is recorded twice", number + 2);
             ledger.0.insert(run, outcome);
         }
         Ok(ledger)
     }
 
-    pub fn get(&self, run: &str) -> Option<&Outcome> {
+    #[cfg(test)]
+    pub(crate) fn runs(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    pub(crate) fn get(&self, run: &str) -> Option<&Outcome> {
         self.0.get(run)
     }
 
-    /// Adds the outcomes that it does not have yet, and refuses those that it has otherwise: the code has changed, or the
-    /// machine is another. What other processes add meanwhile stays.
-    pub fn add(path: &Path, outcomes: &BTreeMap<String, Outcome>) -> anyhow::Result<Self> {
+    /// Adds outcomes to the file, under a lock, and gives the whole. An outcome that differs from the recorded one is
+    /// refused: the code has changed, or the machine is another.
+    pub(crate) fn add(path: &Path, outcomes: &BTreeMap<String, Outcome>) -> anyhow::Result<Self> {
         let lock = fs::File::create(path.with_extension("lock"))?;
         lock.lock()?;
         let before = Self::read(path)?;
@@ -83,9 +87,9 @@ impl Ledger {
     }
 }
 
-fn entry(line: &str) -> anyhow::Result<(String, Outcome)> {
+fn parse_line(line: &str) -> anyhow::Result<(String, Outcome)> {
     let cells: Vec<&str> = line.split(',').collect();
-    let [run, ap, ap50, seconds, instructions] = cells[..] else { bail!("five cells are wanted") };
+    let [run, ap, ap50, seconds, instructions] = cells[..] else { bail!("a line has five cells") };
     let cost = match seconds {
         "" => None,
         _ => Some(Cost { seconds: seconds.parse()?, instructions: instructions.to_owned() }),
@@ -128,7 +132,7 @@ mod tests {
         let first = named(&[("b-0-12", outcome(1.0 / 3.0, None)), ("a-0-12", outcome(0.2, Some(0.125)))]);
         let written = Ledger::add(&path, &first).expect("it is written");
         assert_eq!(Ledger::read(&path).expect("it is read"), written);
-        // What it took may become known later.
+        // The cost may become known later.
         let more = named(&[("b-0-12", outcome(1.0 / 3.0, Some(0.5))), ("c-1-34", outcome(0.25, None))]);
         let ledger = Ledger::add(&path, &more).expect("it is written");
         assert_eq!(ledger.get("b-0-12"), Some(&outcome(1.0 / 3.0, Some(0.5))));
@@ -139,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn a_spoiled_line_is_named() {
+    fn a_malformed_line_is_named() {
         let heading = HEADING;
         let error =
             Ledger::parse(&format!("{heading}\na,0.1,0.2,,\nb,0.1,x,,\n")).expect_err("x is no number");
         assert!(format!("{error:#}").contains("line 3: b,0.1,x,,"), "{error:#}");
-        let error =
-            Ledger::parse(&format!("{heading}\na,0.1,0.2,,\na,0.1,0.2,,\n")).expect_err("one is twice");
-        assert!(format!("{error:#}").contains("line 3: a is there twice"), "{error:#}");
+        let error = Ledger::parse(&format!("{heading}\na,0.1,0.2,,\na,0.1,0.2,,\n"))
+            .expect_err("it is recorded twice");
+        assert!(format!("{error:#}").contains("line 3: a is recorded twice"), "{error:#}");
         assert!(Ledger::parse("run,ap\n").is_err());
     }
 }

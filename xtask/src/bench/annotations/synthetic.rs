@@ -1,6 +1,5 @@
-//! An annotation file with as much in it as COCO's `instances_train2017.json`, in its words and its
-//! order of fields. What the outlines look like does not matter to a reader; how they are written
-//! does.
+//! A synthetic annotation file of the size of COCO's `instances_train2017.json`, with its keys in its
+//! order. The shape of outlines does not matter to a reader; their notation does.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -8,18 +7,19 @@ use std::path::PathBuf;
 use lacuna_data::output::{IfExists, write_file};
 use lacuna_random::{Purpose, Rng};
 
+use crate::bench::synthetic::{CROWD_EVERY, coco_category_ids, image_id, separate, write_categories};
+use crate::bench::synthetic_data;
+
+const COMMA: &str = ",";
+
 const N_IMAGES: usize = 118_287;
 const N_ANNOTATIONS: usize = 860_001;
 const WIDTH: usize = 640;
 const HEIGHT: usize = 480;
-/// One annotation in so many is a crowd.
-const CROWD_EVERY: usize = 85;
-/// Of 1..=90, the ids that no category of COCO has.
-const UNUSED_IDS: [usize; 10] = [12, 26, 29, 30, 45, 66, 68, 69, 71, 83];
 
-/// Makes the file unless it is there from an earlier run.
-pub fn train2017_size() -> anyhow::Result<PathBuf> {
-    let path = super::super::made_data()?.join("instances_train2017_size.json");
+/// Writes the file unless an earlier run did.
+pub(crate) fn train2017_size() -> anyhow::Result<PathBuf> {
+    let path = synthetic_data()?.join("instances_train2017_size.json");
     if !path.exists() {
         eprintln!("writing {}, 0.5 GB, once", path.display());
         write_file(&path, IfExists::Refuse, |out| write(out))?;
@@ -28,38 +28,28 @@ pub fn train2017_size() -> anyhow::Result<PathBuf> {
 }
 
 fn write(out: &mut impl Write) -> io::Result<()> {
-    out.write_all(br#"{"info": {"description": "Made data of COCO's size", "year": 2017},"#)?;
+    out.write_all(br#"{"info": {"description": "Synthetic data of COCO's size", "year": 2017},"#)?;
     out.write_all(br#""licenses": [{"url": "http://example.org/", "id": 1, "name": "None"}],"images": ["#)?;
     for n in 0..N_IMAGES {
-        separate(out, n)?;
+        separate(out, COMMA, n)?;
         let id = image_id(n);
         write!(
             out,
             r#"{{"license": 1,"file_name": "{id:012}.jpg","coco_url": "http://images.example.org/train2017/{id:012}.jpg","height": {HEIGHT},"width": {WIDTH},"date_captured": "2013-11-14 11:18:45","flickr_url": "http://farm9.example.org/8186/8119368305_4e622c8349_z.jpg","id": {id}}}"#,
         )?;
     }
-    let category_ids: Vec<usize> = (1..=90).filter(|id| !UNUSED_IDS.contains(id)).collect();
+    let category_ids = coco_category_ids();
     out.write_all(br#"],"annotations": ["#)?;
     let mut rng = Rng::new(Purpose::Synth, 2017, 0, 0);
     for n in 0..N_ANNOTATIONS {
-        separate(out, n)?;
+        separate(out, COMMA, n)?;
         write_annotation(out, n, &category_ids, &mut rng)?;
     }
-    out.write_all(br#"],"categories": ["#)?;
-    for (n, id) in category_ids.iter().enumerate() {
-        separate(out, n)?;
-        write!(out, r#"{{"supercategory": "thing","id": {id},"name": "thing {id}"}}"#)?;
-    }
-    out.write_all(b"]}")
-}
-
-/// Ids of images have gaps.
-fn image_id(n: usize) -> usize {
-    9 + 5 * n
+    write_categories(out, COMMA)
 }
 
 fn write_annotation(out: &mut impl Write, n: usize, category_ids: &[usize], rng: &mut Rng) -> io::Result<()> {
-    // In hundredths of a pixel, which is how exact COCO is.
+    // In hundredths of a pixel, COCO's precision.
     let (width, height) = (1000 + rng.below(20_000), 1000 + rng.below(15_000));
     let (x, y) = (rng.below(100 * WIDTH - width), rng.below(100 * HEIGHT - height));
     let pixels = |hundredths: usize| hundredths as f64 / 100.0;
@@ -69,14 +59,14 @@ fn write_annotation(out: &mut impl Write, n: usize, category_ids: &[usize], rng:
     if crowd {
         out.write_all(br#"{"counts": ["#)?;
         for run in 0..100 + rng.below(200) {
-            separate(out, run)?;
+            separate(out, COMMA, run)?;
             write!(out, "{}", 1 + rng.below(500))?;
         }
         write!(out, r#"],"size": [{HEIGHT},{WIDTH}]}}"#)?;
     } else {
         out.write_all(b"[[")?;
         for point in 0..8 + rng.below(40) {
-            separate(out, point)?;
+            separate(out, COMMA, point)?;
             write!(out, "{},{}", pixels(x + rng.below(width)), pixels(y + rng.below(height)))?;
         }
         out.write_all(b"]]")?;
@@ -94,9 +84,4 @@ fn write_annotation(out: &mut impl Write, n: usize, category_ids: &[usize], rng:
         category_ids[rng.below(category_ids.len())],
         1 + 2 * n,
     )
-}
-
-/// A comma before every item but the first.
-fn separate(out: &mut impl Write, n: usize) -> io::Result<()> {
-    if n > 0 { out.write_all(b",") } else { Ok(()) }
 }
