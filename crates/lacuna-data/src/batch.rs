@@ -81,7 +81,7 @@ impl Normalization {
         }
     }
 
-    /// Normalization one row of RGB pixels.
+    /// Normalize one row of RGB pixels.
     pub fn row<T: Copy + Into<f32>>(self, levels: &[T], out: &mut [f32]) {
         let constants = self.constants();
         let [r, g, b] = match self {
