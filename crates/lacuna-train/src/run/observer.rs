@@ -1,11 +1,11 @@
-//! What is told of a run while it goes on.
+//! Observers: what others see of a run while it trains.
 
 use lacuna_calib::Calibrator;
 
 use crate::data::Data;
 use crate::metrics::{MetricsWindow, Record};
 
-/// Is told what happens in a run, and may ask it to stop. It changes nothing else.
+/// Sees what happens in a run and may ask it to stop. It changes nothing else.
 pub trait Observer {
     /// Whether to continue; asked before each iteration and at each image of an evaluation.
     fn keep_going(&mut self) -> bool {
