@@ -93,7 +93,7 @@ impl RunConfig {
 
     /// The same detector for this number of classes.
     #[must_use]
-    pub fn with_n_classes(mut self, n_classes: usize) -> Self {
+    pub(crate) fn with_n_classes(mut self, n_classes: usize) -> Self {
         match &mut self.detector {
             DetectorConfig::RetinaNet(config) => config.n_classes = n_classes,
             DetectorConfig::Fcos(config) => config.n_classes = n_classes,

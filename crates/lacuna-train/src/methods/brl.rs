@@ -36,6 +36,10 @@ impl Default for Brl {
 }
 
 impl TrainingMethod for Brl {
+    fn title(&self) -> String {
+        "BRL".to_owned()
+    }
+
     /// It is about the anchors of one stage.
     fn trains(&self, detector: DetectorKind) -> bool {
         detector != DetectorKind::FasterRcnn

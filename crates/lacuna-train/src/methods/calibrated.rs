@@ -109,6 +109,11 @@ impl Calibrated {
 }
 
 impl TrainingMethod for Calibrated {
+    fn title(&self) -> String {
+        let calibrator = self.calibrator.kind.name();
+        format!("Calibrated Teacher ({calibrator}, confidence {})", self.confidence_min)
+    }
+
     fn teacher_student(&self) -> Option<TeacherStudent<'_>> {
         Some(self.shared())
     }

@@ -39,6 +39,10 @@ impl Default for CoMining {
 }
 
 impl TrainingMethod for CoMining {
+    fn title(&self) -> String {
+        "Co-mining".to_owned()
+    }
+
     fn published(detector: DetectorKind) -> Self {
         match detector {
             DetectorKind::Fcos => Self { threshold: 0.5, ..Self::default() },

@@ -68,6 +68,10 @@ impl Dynamic {
 }
 
 impl TrainingMethod for Dynamic {
+    fn title(&self) -> String {
+        "dynamic threshold".to_owned()
+    }
+
     fn teacher_student(&self) -> Option<TeacherStudent<'_>> {
         Some(self.shared())
     }

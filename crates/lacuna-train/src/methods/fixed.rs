@@ -48,6 +48,10 @@ impl Fixed {
 }
 
 impl TrainingMethod for Fixed {
+    fn title(&self) -> String {
+        format!("fixed threshold {}", self.threshold)
+    }
+
     fn teacher_student(&self) -> Option<TeacherStudent<'_>> {
         Some(self.shared())
     }

@@ -51,6 +51,9 @@ pub(crate) trait TrainingMethod {
         Self::default()
     }
 
+    /// What reports call it.
+    fn title(&self) -> String;
+
     /// Whether a detector of this kind can be trained by it.
     fn trains(&self, _detector: DetectorKind) -> bool {
         true
@@ -171,6 +174,12 @@ methods! {
 }
 
 impl Method {
+    /// What reports call it.
+    pub fn title(&self) -> String {
+        let weighted = self.focal_iou().is_some_and(|focal_iou| focal_iou.enabled);
+        self.as_dyn().title() + if weighted { " + Focal IoU" } else { "" }
+    }
+
     /// The settings of Focal IoU, where the method has them.
     pub fn focal_iou(&self) -> Option<FocalIou> {
         self.as_dyn().focal_iou()

@@ -50,6 +50,10 @@ impl Default for Saod {
 }
 
 impl TrainingMethod for Saod {
+    fn title(&self) -> String {
+        "SAOD".to_owned()
+    }
+
     /// It is about the proposals of two stages.
     fn trains(&self, detector: DetectorKind) -> bool {
         detector == DetectorKind::FasterRcnn

@@ -29,6 +29,10 @@ impl Default for Supervised {
 }
 
 impl TrainingMethod for Supervised {
+    fn title(&self) -> String {
+        "supervised".to_owned()
+    }
+
     fn check(&self, _: &DetectorConfig) -> Result<(), Violation> {
         self.focal_iou.check()
     }

@@ -44,6 +44,10 @@ impl Default for UnbiasedTeacher {
 }
 
 impl TrainingMethod for UnbiasedTeacher {
+    fn title(&self) -> String {
+        "Unbiased Teacher".to_owned()
+    }
+
     fn check(&self, detector: &DetectorConfig) -> Result<(), Violation> {
         require_above_floor(self.threshold, "method.threshold", detector)?;
         require(is_share_below_one(self.momentum), "method.momentum", "from 0 to below 1")?;

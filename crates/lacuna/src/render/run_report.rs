@@ -50,7 +50,7 @@ pub fn run_report(run: &Path, pictures: usize, sample_images: usize) -> Result<R
         absolute.file_name().map_or_else(|| path_json(run), |name| name.to_string_lossy().into_owned());
     let mut report = Report {
         name,
-        method: method_name(&config.method),
+        method: config.method.title(),
         detector: detector_name(&config.detector),
         iterations_done: lines.iter().filter_map(|line| line["iteration"].as_u64()).max().unwrap_or(0),
         iterations: config.train.iterations,
@@ -81,27 +81,6 @@ fn detector_name(detector: &DetectorConfig) -> String {
         Depth::ResNet101 => 101,
     };
     format!("{name}, ResNet-{depth}")
-}
-
-fn method_name(method: &Method) -> String {
-    let name = match method {
-        Method::Supervised(_) => "supervised".to_owned(),
-        Method::Fixed(method) => format!("fixed threshold {}", method.threshold),
-        Method::Dynamic(_) => "dynamic threshold".to_owned(),
-        Method::Calibrated(method) => {
-            format!(
-                "Calibrated Teacher ({}, confidence {})",
-                method.calibrator.kind.name(),
-                method.confidence_min
-            )
-        }
-        Method::Brl(_) => "BRL".to_owned(),
-        Method::CoMining(_) => "Co-mining".to_owned(),
-        Method::UnbiasedTeacher(_) => "Unbiased Teacher".to_owned(),
-        Method::Saod(_) => "SAOD".to_owned(),
-    };
-    let weighted = method.focal_iou().is_some_and(|focal_iou| focal_iou.enabled);
-    if weighted { name + " + Focal IoU" } else { name }
 }
 
 fn results(last_evaluation: Option<&Value>) -> Vec<RunResult> {
