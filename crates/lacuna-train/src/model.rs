@@ -138,7 +138,7 @@ impl InputConfig {
         Err("the short side must be from 1 to 16384, and not longer than the long side")
     }
 
-    /// One image as a batch on `device`. A detector of two views also gets it second_view: a draw of
+    /// One image as a batch on `device`. A detector of two views also gets it recolored: a draw of
     /// [`RecolorRange::SAOD`] that is the same for all images.
     pub fn images(&self, image: &RgbImage, two_views: bool, device: &Device) -> Images {
         let resize = Resize { short_side: self.short_side, long_side_max: self.long_side_max };
