@@ -80,6 +80,9 @@ pub enum Error {
     #[error("`{name}` cannot be the name of a file in the new folder: it leads elsewhere")]
     NameOutside { name: String },
 
+    #[error("VOC has no place for the name {name:?}")]
+    NotAVocName { name: String },
+
     #[error("the splits `{first}` and `{second}` have different classes, which this format cannot have")]
     ClassesDiffer { first: String, second: String },
 
@@ -200,6 +203,11 @@ impl Error {
             Self::NameClash { .. } => {
                 Some("rename one of the images, or convert one split at a time with `--split`".into())
             }
+            Self::NotAVocName { .. } => Some(
+                "names of classes and images are one line in VOC, without control characters or white space \
+                 at their ends"
+                    .into(),
+            ),
             Self::ClassesDiffer { .. } => {
                 Some("`--classes` restricts both to the classes that they share".into())
             }

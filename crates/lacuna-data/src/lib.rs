@@ -19,6 +19,7 @@ pub mod results;
 pub mod sparsify;
 pub mod synth;
 pub mod voc;
+mod xml;
 pub mod yolo;
 
 pub use dataset::{Annotation, Builder, Category, Dataset, Image, Object, Pseudo, Xywh};
