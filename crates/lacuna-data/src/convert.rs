@@ -108,10 +108,12 @@ impl Writer<'_> {
 
     fn voc(&self, splits: &[Split]) -> Result<Converted> {
         let categories = common_categories(splits)?;
+        categories.iter().try_for_each(|category| check_voc_name(&category.name))?;
         let mut taken = HashMap::new();
         for split in splits {
             // All splits share a folder.
             let names = flat_names(split, &mut taken)?;
+            names.iter().try_for_each(|name| check_voc_name(name))?;
             self.each_image(split, |image| {
                 let name = &names[image];
                 let xml = Path::new("Annotations").join(name).with_extension("xml");
@@ -188,6 +190,10 @@ impl Writer<'_> {
         let copy = || io::copy(&mut from, &mut fs::File::create(place)?);
         copy().map(drop).map_err(self.folder.failed(name))
     }
+}
+
+fn check_voc_name(name: &str) -> Result<()> {
+    if voc::can_hold(name) { Ok(()) } else { Err(Error::NotAVocName { name: name.into() }) }
 }
 
 /// The classes, which VOC and YOLO have once for all splits.

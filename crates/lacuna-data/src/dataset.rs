@@ -18,9 +18,9 @@ use crate::error::{Error, Result};
 /// about an image or a box comes out as it went in. Records from other formats get such a text when
 /// they are read.
 ///
-/// All references hold: every annotation's image and category exist, ids are unique, sizes are
-/// finite and not negative, there is an image and a category. Records are never changed in place,
-/// so text and fields cannot disagree.
+/// All references hold: every annotation's image and category exist, ids are unique, sizes are not
+/// negative and corners finite in f32, there is an image and a category. Records are never changed in
+/// place, so text and fields cannot disagree.
 #[derive(Clone, Debug)]
 pub struct Dataset {
     images: Vec<Image>,
@@ -121,6 +121,12 @@ impl Xywh {
         // Corners in f64 first: x + width in f32 would round twice.
         let (x2, y2) = (self.x + self.width, self.y + self.height);
         Box2::new(self.x as f32, self.y as f32, x2 as f32, y2 as f32)
+    }
+
+    /// Whether its corners are numbers, also in f32, as they are trained on.
+    pub(crate) fn is_finite(self) -> bool {
+        let Box2 { x1, y1, x2, y2 } = self.to_box();
+        [x1, y1, x2, y2].iter().all(|corner| corner.is_finite())
     }
 
     /// Width times height.
@@ -435,7 +441,7 @@ impl Builder {
         more: impl Serialize,
     ) {
         let Xywh { x, y, width, height } = bbox;
-        assert!([x, y, width, height].iter().all(|v| v.is_finite()) && width >= 0.0 && height >= 0.0);
+        assert!(bbox.is_finite() && width >= 0.0 && height >= 0.0, "an annotation with {bbox:?}");
         let id = self.next_annotation;
         self.next_annotation += 1;
         let text = self.text(&AnnotationRecord {

@@ -259,7 +259,8 @@ fn size_of_file(path: &Path) -> Result<ImageSize, ImageProblem> {
     let mut bytes = Vec::new();
     file.by_ref().take(HEADER_BYTES).read_to_end(&mut bytes)?;
     let from_start = size(&bytes);
-    if from_start.is_ok() || (bytes.len() as u64) < HEADER_BYTES {
+    let whole = (bytes.len() as u64) < HEADER_BYTES;
+    if whole || matches!(from_start, Ok(_) | Err(DecodeError::UnknownFormat)) {
         return Ok(from_start?);
     }
     // Large metadata push the size beyond the start of some files.

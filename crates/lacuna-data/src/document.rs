@@ -245,6 +245,9 @@ fn is_whole(value: f64) -> bool {
     (0.0..=9_007_199_254_740_992.0).contains(&value) && value.fract() == 0.0
 }
 
+/// Ids beyond no other tool can read, and after the largest there must be others for new records.
+const LARGEST: u64 = i64::MAX as u64;
+
 /// A whole number, which some tools write as `7.0`.
 pub(crate) struct Whole(pub u64);
 
@@ -259,8 +262,8 @@ impl<'de> Deserialize<'de> for Whole {
                 f.write_str("a whole number")
             }
 
-            fn visit_u64<E>(self, value: u64) -> std::result::Result<Whole, E> {
-                Ok(Whole(value))
+            fn visit_u64<E: de::Error>(self, value: u64) -> std::result::Result<Whole, E> {
+                if value <= LARGEST { Ok(Whole(value)) } else { Err(E::custom("not an id")) }
             }
 
             fn visit_f64<E: de::Error>(self, value: f64) -> std::result::Result<Whole, E> {
@@ -291,7 +294,9 @@ impl Wanted {
 
     fn is(&self, value: &Value) -> bool {
         match self {
-            Self::Whole => value.as_u64().is_some() || value.as_f64().is_some_and(is_whole),
+            Self::Whole => {
+                value.as_u64().is_some_and(|n| n <= LARGEST) || value.as_f64().is_some_and(is_whole)
+            }
             Self::Number => value.is_number(),
             Self::Text => value.is_string(),
             Self::FourNumbers => {

@@ -99,6 +99,10 @@ pub enum Error {
     #[error("`{name}` cannot be the name of a file in the new folder: it leads elsewhere")]
     NameOutside { name: String },
 
+    /// A name that VOC's XML cannot hold.
+    #[error("VOC has no place for the name {name:?}")]
+    NotAVocName { name: String },
+
     /// Splits with different classes in a format that has one list of classes.
     #[error("the splits `{first}` and `{second}` have different classes, which this format cannot have")]
     ClassesDiffer { first: String, second: String },
@@ -225,6 +229,10 @@ impl Error {
                 Some("correct the `file_name`, or the split's name, in the annotation files".into())
             }
             Self::NameClash { .. } => Some("rename one of the images, or convert one split at a time".into()),
+            Self::NotAVocName { .. } => Some(
+                "names of classes and images are one line in VOC, without control characters or white space at their ends"
+                    .into(),
+            ),
             Self::ClassesDiffer { .. } => Some("restrict both to the classes that they share".into()),
             Self::NoImages { tried, .. } => {
                 let tried: Vec<_> = tried.iter().map(|p| p.display().to_string()).collect();

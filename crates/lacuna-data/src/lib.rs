@@ -21,6 +21,7 @@ pub mod results;
 pub mod sparsify;
 pub mod statistics;
 pub mod voc;
+mod xml;
 pub mod yolo;
 
 pub use dataset::{Annotation, Builder, Category, Dataset, Image, Object, RecoveredMark, Xywh};

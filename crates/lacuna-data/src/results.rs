@@ -190,8 +190,7 @@ fn entry(record: &[u8], images: &Ids, categories: &Ids) -> std::result::Result<E
     let bbox = bbox.ok_or_else(|| Fault::Meaning(DetectionFault::NoBox { instead: instead(record) }))?;
     let [x, y, width, height] = bbox;
     let xywh = Xywh { x, y, width, height };
-    let corners = xywh.to_box();
-    if ![corners.x1, corners.y1, corners.x2, corners.y2].iter().all(|corner| corner.is_finite()) {
+    if !xywh.is_finite() {
         return Err(Fault::Meaning(DetectionFault::HugeBox { bbox }));
     }
     if width < 0.0 || height < 0.0 {

@@ -20,6 +20,7 @@ use crate::dataset::{Builder, Dataset, Image, RecoveredMark, Xywh};
 use crate::decode::{self, ImageError, OnBadImage};
 use crate::error::{Error, Result};
 use crate::layout::{IMAGE_EXTENSIONS, files_of};
+use crate::xml::{self, escape};
 
 /// Where a VOC data set's files are.
 #[derive(Clone, Debug)]
@@ -199,8 +200,8 @@ pub fn parse(text: &str, path: &Path) -> Result<AnnotatedImage> {
             (w, h)
                 if w.fract() == 0.0
                     && h.fract() == 0.0
-                    && (1.0..=1e9).contains(&w)
-                    && (1.0..=1e9).contains(&h) =>
+                    && (1.0..=f64::from(u32::MAX)).contains(&w)
+                    && (1.0..=f64::from(u32::MAX)).contains(&h) =>
             {
                 Some((w as u32, h as u32))
             }
@@ -218,6 +219,10 @@ pub fn parse(text: &str, path: &Path) -> Result<AnnotatedImage> {
         if x2 < x1 || y2 < y1 {
             return Err(invalid(bndbox, format!("object `{name}` has a box of negative size")));
         }
+        let bbox = Xywh { x: x1, y: y1, width: x2 - x1, height: y2 - y1 };
+        if !bbox.is_finite() {
+            return Err(invalid(bndbox, format!("object `{name}` has a box beyond any image")));
+        }
         let flag = |key: &str| text_of(object, key).and_then(|t| t.parse().ok());
         let attributes = Attributes {
             pose: text_of(object, "pose").map(str::to_owned),
@@ -229,12 +234,7 @@ pub fn parse(text: &str, path: &Path) -> Result<AnnotatedImage> {
         let share = |key: &str| text_of(object, key).and_then(|t| t.parse().ok());
         let recovered = (text_of(object, "recovered") == Some("1"))
             .then(|| RecoveredMark::new(share("score"), share("confidence")));
-        Ok(AnnotatedObject {
-            name,
-            bbox: Xywh { x: x1, y: y1, width: x2 - x1, height: y2 - y1 },
-            crowd,
-            more: More { attributes, recovered },
-        })
+        Ok(AnnotatedObject { name, bbox, crowd, more: More { attributes, recovered } })
     });
     Ok(AnnotatedImage {
         file_name: text_of(root, "filename").unwrap_or_default().into(),
@@ -250,6 +250,12 @@ fn child<'a, 'input>(node: Node<'a, 'input>, name: &str) -> Option<Node<'a, 'inp
 
 fn text_of<'a>(node: Node<'a, '_>, name: &str) -> Option<&'a str> {
     Some(child(node, name)?.text().unwrap_or_default().trim())
+}
+
+/// Whether VOC's files can hold this name of a class or an image as it is: in the XML, where readers
+/// take the white space off its ends, and in the lists, which have a line for each name.
+pub fn can_hold(name: &str) -> bool {
+    !name.is_empty() && name.trim() == name && !name.contains(['\r', '\n']) && xml::allowed(name) == name
 }
 
 /// Write the XML file of one image.
@@ -280,8 +286,9 @@ pub fn write(dataset: &Dataset, image: usize, file_name: &str, out: &mut impl Wr
             "    <bndbox><xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox>",
             x + 1.0,
             y + 1.0,
-            x + width,
-            y + height
+            // Not below what the reader makes of the other corner, which is rounded.
+            (x + width).max(x + 1.0 - 1.0),
+            (y + height).max(y + 1.0 - 1.0)
         )?;
         if let Some(recovered) = dataset.recovered_mark(annotation) {
             write!(out, "    <recovered>1</recovered>")?;
@@ -295,8 +302,4 @@ pub fn write(dataset: &Dataset, image: usize, file_name: &str, out: &mut impl Wr
         writeln!(out, "  </object>")?;
     }
     writeln!(out, "</annotation>")
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
