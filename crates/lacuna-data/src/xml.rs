@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 /// The text with U+FFFD for each character that no XML file can hold, not even escaped.
-pub fn allowed(text: &str) -> Cow<'_, str> {
+pub(crate) fn allowed(text: &str) -> Cow<'_, str> {
     let impossible =
         |c: char| matches!(c, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\u{fffe}' | '\u{ffff}');
     match text.contains(impossible) {
@@ -14,7 +14,7 @@ pub fn allowed(text: &str) -> Cow<'_, str> {
 }
 
 /// As the text of an element or the value of an attribute. Bare line breaks would be read as spaces.
-pub fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for char in allowed(text).chars() {
         match char {

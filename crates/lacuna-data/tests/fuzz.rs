@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../../fuzz/src/data.rs"]
+#[allow(unreachable_pub)] // it is a crate of its own for the fuzzer
 mod targets;
 
 use std::fs;

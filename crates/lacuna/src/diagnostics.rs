@@ -19,26 +19,26 @@ use crate::interrupt;
 /// Detections to which no calibrator can be fitted.
 #[derive(Debug, thiserror::Error)]
 #[error("no calibrator can be fitted to {}: {why}", path.display())]
-pub struct CannotCalibrate {
-    pub path: PathBuf,
-    pub why: NoFit,
+pub(crate) struct CannotCalibrate {
+    pub(crate) path: PathBuf,
+    pub(crate) why: NoFit,
 }
 
 /// A folder that is not a run.
 #[derive(Debug, thiserror::Error)]
 #[error("{} is not a run of `lacuna train`: {why}", path.display())]
-pub struct NotARun {
-    pub path: PathBuf,
-    pub why: String,
+pub(crate) struct NotARun {
+    pub(crate) path: PathBuf,
+    pub(crate) why: String,
 }
 
 /// Arguments that make no sense together: reports it as clap reports its own errors, and exits with 2.
-pub fn usage(message: &str) -> ! {
+pub(crate) fn usage(message: &str) -> ! {
     clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{message}\n")).exit()
 }
 
 /// Prints an error with its hint. Returns 2 if the input is wrong, 1 if the work failed.
-pub fn report(error: &anyhow::Error) -> ExitCode {
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
         // Whoever read our output (`| head`) has seen enough.
         return ExitCode::SUCCESS;

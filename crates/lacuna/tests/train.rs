@@ -433,7 +433,11 @@ fn runs_are_not_overwritten_and_not_mixed() {
     let within = format!("data.train.images={}", place.path("run").display());
     refused(&["--force", "--set", &within], "which it is made from", "another name");
     assert!(data.exists());
-    refused(&["--set", "train.lrr=0.5"], "--set: there is no key `lrr` in `[train]`", "did you mean `lr`?");
+    refused(
+        &["--set", "train.lrr=0.5"],
+        "--set train.lrr=0.5: there is no key `lrr` in `[train]`",
+        "did you mean `lr`?",
+    );
     // Nor is a configuration lost that lies in the run's folder.
     fs::copy(place.path("tiny.toml"), place.path("run/mine.toml")).unwrap();
     let mut onto_itself = lacuna();

@@ -8,36 +8,36 @@ use lacuna_data::decode::OnBadImage;
 use lacuna_data::layout::{Layout, ReadOptions, Split};
 
 #[derive(clap::Args)]
-pub struct DataArgs {
+pub(crate) struct DataArgs {
     /// A COCO JSON file, a YOLO data.yaml, or the folder of a COCO, VOC or YOLO data set
     #[arg(value_name = "DATA")]
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
 
     #[command(flatten)]
-    pub options: DataOptions,
+    pub(crate) options: DataOptions,
 }
 
 #[derive(clap::Args)]
-pub struct DataOptions {
+pub(crate) struct DataOptions {
     /// The split to read, where there are several
     #[arg(long)]
-    pub split: Option<String>,
+    pub(crate) split: Option<String>,
 
     /// Only these classes, by name; may be given several times
     #[arg(long, value_name = "NAME,...")]
-    pub classes: Vec<String>,
+    pub(crate) classes: Vec<String>,
 
     /// The folder of the images, where it is not found beside the annotations
     #[arg(long, value_name = "DIR")]
-    pub images: Option<PathBuf>,
+    pub(crate) images: Option<PathBuf>,
 
     /// What to do about an image that is needed and cannot be read
     #[arg(long, value_name = "WHAT", default_value = "error")]
-    pub on_bad_image: OnBadImageArg,
+    pub(crate) on_bad_image: OnBadImageArg,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
-pub enum OnBadImageArg {
+pub(crate) enum OnBadImageArg {
     /// Refuse the data set
     Error,
     /// Leave the image out with a warning
@@ -55,12 +55,12 @@ impl From<OnBadImageArg> for OnBadImage {
 
 impl DataArgs {
     /// Reads one split: the only one, or the one that is named.
-    pub fn read(&self) -> Result<Split> {
+    pub(crate) fn read(&self) -> Result<Split> {
         self.options.read_split(&Layout::detect(&self.path)?, self.options.split.as_deref())
     }
 
     /// Reads all splits, or the one that is named.
-    pub fn read_all(&self) -> Result<Vec<Split>> {
+    pub(crate) fn read_all(&self) -> Result<Vec<Split>> {
         let (layout, options) = (Layout::detect(&self.path)?, &self.options);
         let names = options.split.as_ref().map_or_else(|| layout.split_names(), |name| vec![name.clone()]);
         names.iter().map(|name| options.read_split(&layout, Some(name))).collect()
@@ -69,7 +69,7 @@ impl DataArgs {
 
 impl DataOptions {
     /// Reads a split with all its classes.
-    pub fn read_whole_split(&self, layout: &Layout, name: Option<&str>) -> Result<Split> {
+    pub(crate) fn read_whole_split(&self, layout: &Layout, name: Option<&str>) -> Result<Split> {
         let options = ReadOptions { images: self.images.as_deref(), on_bad_image: self.on_bad_image.into() };
         layout.read(name, options)
     }
@@ -83,12 +83,12 @@ impl DataOptions {
         Ok(split)
     }
 
-    pub fn are_classes_chosen(&self) -> bool {
+    pub(crate) fn are_classes_chosen(&self) -> bool {
         !self.classes.is_empty()
     }
 
     /// `--classes cat,dog` names two classes, unless one is called `cat,dog`.
-    pub fn class_names(&self, is_class: impl Fn(&str) -> bool) -> Vec<String> {
+    pub(crate) fn class_names(&self, is_class: impl Fn(&str) -> bool) -> Vec<String> {
         let names = self.classes.iter().flat_map(|given| match is_class(given) {
             true => vec![given.clone()],
             false => given.split(',').map(|name| name.trim().to_owned()).collect(),

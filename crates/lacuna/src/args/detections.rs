@@ -17,33 +17,33 @@ use crate::render::progress::Progress;
 
 /// Detections of any framework.
 #[derive(clap::Args)]
-pub struct DetectionsArgs {
+pub(crate) struct DetectionsArgs {
     /// Detections of any framework, a COCO results file: a JSON list with `image_id`, `category_id`, `bbox`, `score`
     #[arg(long, value_name = "FILE")]
-    pub detections: PathBuf,
+    pub(crate) detections: PathBuf,
 }
 
 /// Detections of any framework, or a model that makes them.
 #[derive(clap::Args)]
 #[group(required = true, multiple = false)]
-pub struct DetectionSourceArgs {
+pub(crate) struct DetectionSourceArgs {
     /// A model: a folder that `lacuna train` or `lacuna import` wrote; its classes are found by name
     #[arg(long, value_name = "DIR")]
-    pub model: Option<PathBuf>,
+    pub(crate) model: Option<PathBuf>,
 
     /// Detections of any framework, a COCO results file: a JSON list with `image_id`, `category_id`, `bbox`, `score`
     #[arg(long, value_name = "FILE")]
-    pub detections: Option<PathBuf>,
+    pub(crate) detections: Option<PathBuf>,
 }
 
 /// Exactly one of the two.
-pub enum DetectionSource<'a> {
+pub(crate) enum DetectionSource<'a> {
     Model(&'a Path),
     File(&'a Path),
 }
 
 impl DetectionSourceArgs {
-    pub fn source(&self) -> DetectionSource<'_> {
+    pub(crate) fn source(&self) -> DetectionSource<'_> {
         match (&self.model, &self.detections) {
             (Some(model), None) => DetectionSource::Model(model),
             (None, Some(file)) => DetectionSource::File(file),
@@ -53,7 +53,7 @@ impl DetectionSourceArgs {
 }
 
 impl<'a> DetectionSource<'a> {
-    pub fn path(&self) -> &'a Path {
+    pub(crate) fn path(&self) -> &'a Path {
         match self {
             Self::Model(path) | Self::File(path) => path,
         }
@@ -64,7 +64,11 @@ impl<'a> DetectionSource<'a> {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn read_results(path: &Path, dataset: &Dataset, options: &DataOptions) -> lacuna_data::Result<Results> {
+pub(crate) fn read_results(
+    path: &Path,
+    dataset: &Dataset,
+    options: &DataOptions,
+) -> lacuna_data::Result<Results> {
     if options.are_classes_chosen() {
         usage("`--classes` cannot be combined with `--detections`: results are reported by class anyway");
     }
@@ -74,25 +78,29 @@ pub fn read_results(path: &Path, dataset: &Dataset, options: &DataOptions) -> la
 }
 
 /// The detections of each image, best first.
-pub fn best_first(results: &Results) -> Vec<Vec<Detection>> {
+pub(crate) fn best_first(results: &Results) -> Vec<Vec<Detection>> {
     let lists = results.detections().into_iter();
     lists.map(|image| image.into_iter().map(|(_, detection)| detection).collect()).collect()
 }
 
 /// What a model detects in the images of a data set.
-pub struct ModelDetections {
-    pub model: ModelConfig,
+pub(crate) struct ModelDetections {
+    pub(crate) model: ModelConfig,
     /// Of each image, best first, with the model's classes.
-    pub detections: Vec<Vec<Detection>>,
+    pub(crate) detections: Vec<Vec<Detection>>,
     /// For each of the model's classes, the data set's of the same name.
-    pub classes: Vec<Option<usize>>,
+    pub(crate) classes: Vec<Option<usize>>,
 }
 
 /// Runs a model over the images of a data set.
 ///
 /// # Errors
 /// What is wrong with the model or an image.
-pub fn detect_with_model(model: &Path, split: &Split, options: &DataOptions) -> Result<ModelDetections> {
+pub(crate) fn detect_with_model(
+    model: &Path,
+    split: &Split,
+    options: &DataOptions,
+) -> Result<ModelDetections> {
     let Model { config, detector } = Model::read(model)?;
     let dataset = &split.dataset;
     let classes = match_classes(&config.categories, dataset);

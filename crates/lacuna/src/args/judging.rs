@@ -10,26 +10,26 @@ use crate::diagnostics::usage;
 
 /// The calibrator that is fitted, and to which detections.
 #[derive(clap::Args)]
-pub struct CalibratorArgs {
+pub(crate) struct CalibratorArgs {
     /// What turns scores into confidences
     #[arg(long, default_value = "completeness")]
-    pub method: MethodArg,
+    pub(crate) method: MethodArg,
 
     /// Fit a calibrator for each class that has enough detections
     #[arg(long)]
-    pub per_class: bool,
+    pub(crate) per_class: bool,
 }
 
 /// Which detections are used where a calibrator is fitted.
 #[derive(clap::Args)]
-pub struct ScoreFloorArgs {
+pub(crate) struct ScoreFloorArgs {
     /// Ignore detections whose raw score is not above this
     #[arg(long, value_name = "SCORE", default_value = "0.1", value_parser = parse_score)]
-    pub score_min: f32,
+    pub(crate) score_min: f32,
 }
 
 /// A score as a floor: from 0 to below 1.
-pub fn parse_score(text: &str) -> Result<f32, String> {
+pub(crate) fn parse_score(text: &str) -> Result<f32, String> {
     match text.parse() {
         Ok(score) if (0.0..1.0).contains(&score) => Ok(score),
         _ => Err("a score is from 0 to below 1".into()),
@@ -38,22 +38,22 @@ pub fn parse_score(text: &str) -> Result<f32, String> {
 
 /// The annotations that a simulated split took away.
 #[derive(clap::Args)]
-pub struct HiddenArgs {
+pub(crate) struct HiddenArgs {
     /// The annotations that `lacuna sparsify` hid; the result is measured against them
     #[arg(long, value_name = "COCO_JSON")]
-    pub hidden: Option<std::path::PathBuf>,
+    pub(crate) hidden: Option<std::path::PathBuf>,
 }
 
 #[derive(clap::Args)]
 #[command(next_help_heading = "How detections are judged")]
-pub struct JudgingArgs {
+pub(crate) struct JudgingArgs {
     /// Above this IoU with an annotation of its class a detection is judged, below it is a candidate
     #[arg(long, value_name = "IOU", default_value_t = 0.6)]
     iou_low: f32,
 
     /// Above this IoU a judged detection is right
     #[arg(long, value_name = "IOU", default_value_t = 0.75)]
-    pub iou_high: f32,
+    pub(crate) iou_high: f32,
 
     /// A candidate overlaps no annotation of any class more than this
     #[arg(long, value_name = "IOU|off", default_value = "0.75", value_parser = parse_limit)]
@@ -69,7 +69,7 @@ pub struct JudgingArgs {
 }
 
 /// The default of `--duplicate-iou`.
-pub const DUPLICATE_IOU: f32 = 0.7;
+pub(crate) const DUPLICATE_IOU: f32 = 0.7;
 
 /// A share, or no limit.
 #[derive(Clone, Copy)]
@@ -96,7 +96,7 @@ fn parse_limit(text: &str) -> Result<Limit, String> {
 
 impl JudgingArgs {
     /// Ends the process with a message if the numbers contradict each other.
-    pub fn check(&self) {
+    pub(crate) fn check(&self) {
         if !(self.iou_low > 0.0 && self.iou_low <= self.iou_high && self.iou_high < 1.0) {
             usage(
                 "`--iou-low` and `--iou-high` must be above 0 and below 1, and the low one not above the high one",
@@ -104,7 +104,7 @@ impl JudgingArgs {
         }
     }
 
-    pub fn rule(&self) -> OverlapRule {
+    pub(crate) fn rule(&self) -> OverlapRule {
         OverlapRule {
             iou_low: self.iou_low,
             iou_high: self.iou_high,
@@ -117,7 +117,7 @@ impl JudgingArgs {
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
-pub enum MethodArg {
+pub(crate) enum MethodArg {
     /// σ(w·logit(score) + b), fitted to detections near annotations, as in the paper
     Platt,
     /// σ(logit(score)/t), likewise
@@ -135,7 +135,7 @@ pub enum MethodArg {
 }
 
 impl MethodArg {
-    pub fn kind(self) -> CalibratorKind {
+    pub(crate) fn kind(self) -> CalibratorKind {
         match self {
             Self::Platt => CalibratorKind::Platt,
             Self::Temperature => CalibratorKind::Temperature,

@@ -1,6 +1,6 @@
 //! Options that several commands share, each defined once.
 
-pub mod data;
-pub mod detections;
-pub mod judging;
-pub mod output;
+pub(crate) mod data;
+pub(crate) mod detections;
+pub(crate) mod judging;
+pub(crate) mod output;

@@ -4,25 +4,25 @@ use lacuna_data::convert::ImageFiles;
 use lacuna_data::output::IfExists;
 
 #[derive(clap::Args)]
-pub struct OutputArgs {
+pub(crate) struct OutputArgs {
     /// Replace outputs that exist
     #[arg(long)]
-    pub force: bool,
+    pub(crate) force: bool,
 
     /// Print the result as JSON
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
 impl OutputArgs {
-    pub fn if_exists(&self) -> IfExists {
+    pub(crate) fn if_exists(&self) -> IfExists {
         IfExists::forced(self.force)
     }
 }
 
 /// What becomes of the images when a VOC or YOLO folder is written.
 #[derive(clap::Args)]
-pub struct ImageFilesArgs {
+pub(crate) struct ImageFilesArgs {
     /// VOC and YOLO: hard-link the images instead of copying them, where the file system can
     #[arg(long, conflicts_with = "no_images")]
     link: bool,
@@ -33,11 +33,11 @@ pub struct ImageFilesArgs {
 }
 
 impl ImageFilesArgs {
-    pub fn is_given(&self) -> bool {
+    pub(crate) fn is_given(&self) -> bool {
         self.link || self.no_images
     }
 
-    pub fn image_files(&self) -> ImageFiles {
+    pub(crate) fn image_files(&self) -> ImageFiles {
         match (self.no_images, self.link) {
             (true, _) => ImageFiles::Leave,
             (false, true) => ImageFiles::HardLink,

@@ -33,7 +33,7 @@ use crate::render::table::Table;
 /// (the share of objects that are annotated) is estimated. Printed errors are of images that the calibrator was not
 /// fitted to.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     data: DataArgs,
 
@@ -77,7 +77,7 @@ struct Calibrated {
     detections: usize,
 }
 
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     args.judging.check();
     let if_exists = args.output.if_exists();
     let detections_path = &args.detections.detections;

@@ -42,7 +42,7 @@ use crate::render::{class_keys, path_json};
 /// Given boxes stay as they are. Recovered boxes are marked in the output and have their raw `score` and their
 /// `confidence`, the probability that they are right.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     data: DataArgs,
 
@@ -125,7 +125,7 @@ struct Detections {
     confidences: Option<Vec<Vec<f32>>>,
 }
 
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     check(args)?;
     let mut split = args.data.read()?;
     check_outputs(args, &[split.path()])?;

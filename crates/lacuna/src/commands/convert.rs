@@ -24,7 +24,7 @@ use crate::render::progress::Progress;
 ///
 /// Converts every split, unless one is named, and copies the images into the new layout.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     data: DataArgs,
 
@@ -50,7 +50,7 @@ enum FormatArg {
     Yolo,
 }
 
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     let if_exists = args.output.if_exists();
     if_exists.check_all(&[&args.out], &[&args.data.path])?;
     let is_json = args.out.extension().is_some_and(|e| e == "json");

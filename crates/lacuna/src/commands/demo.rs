@@ -53,7 +53,7 @@ const REPORT_PICTURES: usize = 8;
 /// and another with Calibrated Teacher and Focal IoU weight, both for the same number of iterations. Tests both on
 /// completely annotated images, and completes the annotations with the second.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The folder to write
     #[arg(long, value_name = "DIR", default_value = "lacuna-demo")]
     out: PathBuf,
@@ -98,7 +98,7 @@ struct DemoResult {
     seconds: u64,
 }
 
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     let began = Instant::now();
     let folder = DemoFolder { out: args.out.clone() };
     let (sparse, test) = generate_data(args)?;

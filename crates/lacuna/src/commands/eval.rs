@@ -42,7 +42,7 @@ use crate::render::{class_keys, path_json};
 /// With --hidden, the given and the hidden annotations together are the truth, and candidates are also evaluated as
 /// proposals for the hidden ones.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     data: DataArgs,
 
@@ -115,7 +115,7 @@ struct Evaluation {
     proposals: Option<Vec<RecoveryAbove>>,
 }
 
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     args.judging.check();
     if !(args.iou > 0.0 && args.iou <= 1.0) {
         usage("`--iou` must be above 0 and at most 1");

@@ -21,7 +21,7 @@ use crate::render::path_json;
 /// Input and post-processing are torchvision's defaults. Category ids are the checkpoint's label
 /// numbers: from 0 for RetinaNet and FCOS, from 1 for Faster R-CNN, where 0 is background.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// A .safetensors file, or what `torch.save(model.state_dict(), …)` wrote
     weights: PathBuf,
 
@@ -88,7 +88,7 @@ enum StyleArg {
     Caffe,
 }
 
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     if args.n_classes == 0 {
         usage("`--n-classes` must be at least 1");
     }
@@ -160,7 +160,7 @@ fn label_numbers(detector: &DetectorConfig) -> Vec<ModelCategory> {
 
 /// The categories of a file: in its order if there are as many as classes, else where their ids are label
 /// numbers (torchvision's COCO models have 91 labels for 80 categories).
-pub fn named_categories(path: &Path, detector: &DetectorConfig) -> Result<Vec<ModelCategory>> {
+pub(crate) fn named_categories(path: &Path, detector: &DetectorConfig) -> Result<Vec<ModelCategory>> {
     let dataset = coco::read(path)?;
     let categories = dataset.categories();
     let of_file =

@@ -27,7 +27,7 @@ use crate::render::table::Table;
 #[derive(clap::Args)]
 // Finding images that cannot be read is what this command is for.
 #[command(mut_arg("on_bad_image", |argument| argument.default_value("skip")))]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     data: DataArgs,
 
@@ -66,7 +66,7 @@ struct Inspection<'a> {
     completeness: Option<Result<DatasetCompleteness, NoFit>>,
 }
 
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     args.judging.check();
     let splits = args.data.read_all()?;
     if args.detections.is_some() && splits.len() > 1 {

@@ -33,7 +33,7 @@ use crate::render::progress::Progress;
 /// Images of a data set keep its image ids. Image files and folders of images are numbered from 1, unless --ids-from
 /// names a COCO file that has them.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// A data set, or image files, or folders of images
     #[arg(required = true, value_name = "DATA")]
     data: Vec<PathBuf>,
@@ -100,7 +100,7 @@ struct Entry<'a> {
     confidence: Option<f32>,
 }
 
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     if !(0.0..=1.0).contains(&args.score_min) {
         usage("`--score-min` must be from 0 to 1");
     }

@@ -17,7 +17,7 @@ use crate::render::run_report::run_report;
 ///
 /// The page is one HTML file that loads nothing else. Unfinished runs have one, too.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The folder of a run that `lacuna train` wrote
     run: PathBuf,
 
@@ -37,7 +37,7 @@ pub struct Args {
     output: OutputArgs,
 }
 
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     let (out, if_exists) = match &args.out {
         Some(out) => (out.clone(), args.output.if_exists()),
         None => (args.run.join("report.html"), IfExists::Replace),

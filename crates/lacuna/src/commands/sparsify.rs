@@ -22,7 +22,7 @@ use crate::render::path_json;
 ///
 /// The result depends only on the data set, the kind and the seed. Crowd regions always stay.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     data: DataArgs,
 
@@ -89,7 +89,7 @@ impl Args {
     }
 }
 
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     let kind = args.kind();
     let if_exists = args.output.if_exists();
     let outputs = std::iter::once(&args.out).chain(&args.hidden).map(PathBuf::as_path);

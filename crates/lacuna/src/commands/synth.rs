@@ -19,7 +19,7 @@ use crate::render::progress::Progress;
 ///
 /// The same options give the same images on every machine.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The folder to write
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
@@ -85,7 +85,7 @@ fn parse_range(text: &str) -> Result<(u32, u32), String> {
     parse().ok_or_else(|| "a range is written MIN-MAX, as in 5-15".into())
 }
 
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     let (width, height) = args.size;
     let config = SynthConfig {
         seed: args.seed,
@@ -126,7 +126,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Renders the splits and shows progress.
-pub fn render_splits(
+pub(crate) fn render_splits(
     config: &SynthConfig,
     splits: &[(&str, usize)],
     folder: &NewFolder,
@@ -136,7 +136,7 @@ pub fn render_splits(
 }
 
 /// Scenes of a few large objects, which a small detector learns within minutes.
-pub fn small_scenes() -> SynthConfig {
+pub(crate) fn small_scenes() -> SynthConfig {
     SynthConfig {
         seed: 0,
         width: 144..=216,

@@ -24,7 +24,7 @@ use crate::render::training;
 /// The run's folder holds the whole configuration, the metrics of training (metrics.jsonl) and of each evaluation
 /// (results.csv), and checkpoints. A run that was stopped resumes with `--resume`; the result is bit-identical.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// A TOML file; `configs/` has presets
     config: PathBuf,
 
@@ -48,7 +48,7 @@ pub struct Args {
     output: OutputArgs,
 }
 
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     let text = fs::read_to_string(&args.config)
         .map_err(|source| lacuna_data::Error::Read { path: args.config.clone(), source })?;
     let config = RunConfig::parse(ConfigSource { path: &args.config, text: &text, overrides: &args.set })?;

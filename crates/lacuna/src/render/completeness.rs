@@ -9,7 +9,7 @@ use super::class_keys;
 use super::number::thousands;
 
 /// The estimate in sentences, or why there is none; a line each.
-pub fn completeness_sentences(
+pub(crate) fn completeness_sentences(
     estimate: Result<&DatasetCompleteness, &NoFit>,
     dataset: &Dataset,
 ) -> Vec<String> {
@@ -67,7 +67,7 @@ fn known_groups(names: Vec<&str>, groups: &[Option<CompletenessEstimate>]) -> St
 }
 
 /// The estimate as JSON; `known` is false where it cannot be told.
-pub fn completeness_json(estimate: Result<&DatasetCompleteness, &NoFit>, dataset: &Dataset) -> Value {
+pub(crate) fn completeness_json(estimate: Result<&DatasetCompleteness, &NoFit>, dataset: &Dataset) -> Value {
     let estimate = match estimate {
         Ok(estimate) => estimate,
         Err(why) => return json!({ "known": false, "why": why.to_string() }),

@@ -11,7 +11,7 @@ use lacuna_data::yolo::LeftOut;
 use super::number::thousands;
 
 /// Notes the problems of a data set that was read for something else.
-pub fn note_problems(split: &Split) {
+pub(crate) fn note_problems(split: &Split) {
     let mut counts = count_by_kind(&problems(&split.dataset));
     if !split.skipped.is_empty() {
         counts.insert("images left out because they cannot be read", split.skipped.len());
@@ -24,7 +24,7 @@ pub fn note_problems(split: &Split) {
 }
 
 /// How many problems there are of each kind.
-pub fn count_by_kind(problems: &[Problem]) -> BTreeMap<&'static str, usize> {
+pub(crate) fn count_by_kind(problems: &[Problem]) -> BTreeMap<&'static str, usize> {
     let mut counts = BTreeMap::new();
     for problem in problems {
         *counts.entry(problem.kind()).or_default() += 1;
@@ -33,7 +33,7 @@ pub fn count_by_kind(problems: &[Problem]) -> BTreeMap<&'static str, usize> {
 }
 
 /// Notes detections that are in a results file twice.
-pub fn note_repeated_detections(results: &Results, path: &Path) {
+pub(crate) fn note_repeated_detections(results: &Results, path: &Path) {
     let repeated = results.duplicates();
     if let Some((first, again)) = repeated.first() {
         let count = thousands(repeated.len());
@@ -45,7 +45,7 @@ pub fn note_repeated_detections(results: &Results, path: &Path) {
 }
 
 /// Notes what a format cannot hold.
-pub fn note_left_out(format: &str, LeftOut { crowds, outside }: LeftOut) {
+pub(crate) fn note_left_out(format: &str, LeftOut { crowds, outside }: LeftOut) {
     if crowds > 0 {
         eprintln!("note: crowd regions left out, because {format} has none: {}", thousands(crowds));
     }

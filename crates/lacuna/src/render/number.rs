@@ -1,7 +1,7 @@
 //! Numbers for people.
 
 /// `14,928`
-pub fn thousands(n: usize) -> String {
+pub(crate) fn thousands(n: usize) -> String {
     let digits = n.to_string();
     let mut grouped = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -14,7 +14,7 @@ pub fn thousands(n: usize) -> String {
 }
 
 /// COCO's way to print a share: `38.5`; a dash where there is none.
-pub fn percent(share: Option<f64>) -> String {
+pub(crate) fn percent(share: Option<f64>) -> String {
     share.map_or("–".to_owned(), |share| format!("{:.1}", 100.0 * share))
 }
 

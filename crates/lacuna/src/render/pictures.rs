@@ -11,7 +11,7 @@ const GIVEN: [u8; 3] = [40, 200, 60];
 const RECOVERED: [u8; 3] = [230, 40, 40];
 
 /// An image with its given boxes green, and the recovered ones red with their confidences.
-pub fn draw_recovered(
+pub(crate) fn draw_recovered(
     dataset: &Dataset,
     folder: &Path,
     image: usize,

@@ -12,7 +12,7 @@ use crate::render::number::thousands;
 /// Where there is no terminal, a line each time this has passed.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
 
-pub struct Progress {
+pub(crate) struct Progress {
     bar: ProgressBar,
     what: &'static str,
     /// When the next line is due; `None` on a terminal.
@@ -21,7 +21,7 @@ pub struct Progress {
 
 impl Progress {
     /// `what` names the work: `"rendering images"`.
-    pub fn new(what: &'static str, total: usize) -> Self {
+    pub(crate) fn new(what: &'static str, total: usize) -> Self {
         interrupt::watch();
         if !stderr().is_terminal() {
             let next_line = Some(Mutex::new(Instant::now() + BETWEEN_LINES));
@@ -39,7 +39,7 @@ impl Progress {
     }
 
     /// Counts one more. Returns whether to go on: not after Ctrl-C.
-    pub fn done(&self) -> bool {
+    pub(crate) fn done(&self) -> bool {
         self.bar.inc(1);
         self.print_line_if_due();
         !interrupt::requested()

@@ -32,7 +32,7 @@ use crate::args::judging::DUPLICATE_IOU;
 use crate::diagnostics::NotARun;
 
 /// The report of a run, with up to `pictures` images of each kind from up to `sample_images` training images.
-pub fn run_report(run: &Path, pictures: usize, sample_images: usize) -> Result<Report> {
+pub(crate) fn run_report(run: &Path, pictures: usize, sample_images: usize) -> Result<Report> {
     let path = run.join(CONFIG);
     let not_a_run = |why: String| NotARun { path: run.to_owned(), why };
     let text = fs::read_to_string(&path).map_err(|error| not_a_run(format!("config.toml: {error}")))?;

@@ -3,25 +3,25 @@
 use std::fmt;
 
 /// Rows of cells below a heading.
-pub struct Table {
+pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub fn new<const N: usize>(heading: [&str; N]) -> Self {
+    pub(crate) fn new<const N: usize>(heading: [&str; N]) -> Self {
         Self { rows: vec![heading.map(String::from).into()] }
     }
 
     /// With as many columns as there are here.
-    pub fn with_heading(heading: &[&str]) -> Self {
+    pub(crate) fn with_heading(heading: &[&str]) -> Self {
         Self { rows: vec![heading.iter().map(ToString::to_string).collect()] }
     }
 
-    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.cells(cells.into());
     }
 
-    pub fn cells(&mut self, cells: Vec<String>) {
+    pub(crate) fn cells(&mut self, cells: Vec<String>) {
         assert_eq!(cells.len(), self.rows[0].len(), "a row has as many cells as the heading");
         self.rows.push(cells);
     }

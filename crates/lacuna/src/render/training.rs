@@ -19,7 +19,7 @@ use crate::render::number::{percent, thousands};
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
 
 /// Trains and shows progress. `title` tells several runs apart.
-pub fn train(
+pub(crate) fn train(
     config: RunConfig,
     run: &Path,
     begin: Begin,
