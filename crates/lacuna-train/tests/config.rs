@@ -204,8 +204,8 @@ fn only_what_changes_results_tells_runs_apart() {
 /// Every preset is right, and says everything: nothing in it is left to a default.
 #[test]
 fn presets_are_complete() {
-    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
-    let mut paths: Vec<_> = [configs.clone(), configs.join("paper")]
+    let mut paths: Vec<_> = ["../../configs", "../../configs/paper", "../lacuna/presets"]
+        .map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join(folder))
         .iter()
         .flat_map(|folder| std::fs::read_dir(folder).expect("there are presets"))
         .map(|entry| entry.expect("it can be listed").path())
