@@ -142,7 +142,7 @@ fn sparsify_hides_boxes_and_keeps_the_rest_of_the_file() {
     assert_eq!(stdout(&output), "sparse.json: 2 of 4 annotations\nhidden.json: the other 2\n");
     assert_eq!(
         stderr(&output),
-        "note: boxes of zero size: 1, images without boxes: 1 (`lacuna inspect` names each one)\n"
+        "note: boxes of zero size: 1, images without boxes: 1 (`lacuna inspect` lists them)\n"
     );
     let original: Value = serde_json::from_str(SMALL).unwrap();
     let (kept, hidden) = (json(&folder.path().join("sparse.json")), json(&folder.path().join("hidden.json")));
@@ -270,10 +270,10 @@ fn bad_usage_is_refused() {
             "error: invalid value",
         );
     }
-    says("sparsify gt.json --kind split1 --out out.json", "`--percent P` is needed with this kind");
+    says("sparsify gt.json --kind split1 --out out.json", "this kind needs `--percent P`");
     says(
         "sparsify gt.json --kind easy --percent 3 --out out.json",
-        "`--percent` goes with split1, split2 and split3",
+        "only split1, split2 and split3 take `--percent`",
     );
     says("sparsify gt.json --kind easy --out x.json --hidden x.json", "are one, or one is in the other");
     says("sparsify gt.json --kind sometimes --out x.json", "possible values: split1");
@@ -307,7 +307,7 @@ fn bad_usage_is_refused() {
     says("convert gt.json --out gt.json --force", "would replace gt.json, which it is made from");
     says("synth --out gt.json --images 3", "error: gt.json exists already");
     says("synth --out made --images 0", "0 is not in 1..");
-    says("synth --out made --images 3 --size big", "it is written WIDTHxHEIGHT");
+    says("synth --out made --images 3 --size big", "a size is written WIDTHxHEIGHT");
     says("synth --out made --images 3 --size 20x20", "`width` is");
     says("nonsense", "unrecognized subcommand");
     fs::create_dir(folder.path().join("folder")).unwrap();

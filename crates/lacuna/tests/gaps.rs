@@ -126,7 +126,7 @@ fn eval_judges_proposals_for_what_was_hidden() {
     let of = |key: &str| -> Vec<f64> { thresholds.iter().map(|t| t[key].as_f64().unwrap()).collect() };
     assert!(of("recall").is_sorted_by(|a, b| a >= b) && of("proposed").is_sorted_by(|a, b| a >= b));
     assert!(of("precision")[0] < of("precision")[18], "{result}");
-    assert!(run(folder.path(), arguments).contains("proposals for what was hidden"));
+    assert!(run(folder.path(), arguments).contains("proposals for the hidden boxes"));
 }
 
 #[test]

@@ -173,7 +173,7 @@ fn what_is_not_a_checkpoint_or_not_this_one_is_refused() {
         ("retinanet.safetensors", "retinanet --n-classes 3", "is of 2 classes, not 3"),
         ("fasterrcnn.safetensors", "fasterrcnn --n-classes 3", "is of 2 classes, not 3"),
         ("retinanet.safetensors", "retinanet --n-classes 2 --backbone resnet50", "missing: backbone.body."),
-        ("retinanet.safetensors", "retinanet --n-classes 0", "`--n-classes` is 1 at least"),
+        ("retinanet.safetensors", "retinanet --n-classes 0", "`--n-classes` must be at least 1"),
         ("retinanet.safetensors", "retinanet --n-classes 2 --short-side 0", "the short side must be from 1"),
         ("retinanet.safetensors", "mask --n-classes 2", "possible values: retinanet"),
     ] {
@@ -229,10 +229,10 @@ fn what_cannot_be_predicted_is_refused() {
     ] {
         assert!(text.contains(from), "{text}");
         fs::write(&config, text.replace(from, to)).unwrap();
-        refused(folder, &predict("model images"), wanted);
+        refused(folder, &predict("images --model model"), wanted);
     }
     fs::write(&config, &text).unwrap();
     let bytes = fs::read(&weights).unwrap();
     fs::write(&weights, &bytes[..bytes.len() - 100]).unwrap();
-    refused(folder, &predict("model images"), "model.safetensors is not a checkpoint");
+    refused(folder, &predict("images --model model"), "model.safetensors is not a checkpoint");
 }

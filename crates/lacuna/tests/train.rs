@@ -385,7 +385,7 @@ fn a_damaged_checkpoint_is_reported_and_the_one_before_is_used() {
         succeeded(&output);
         let said = text(&output.stderr);
         assert!(said.contains("checkpoints/last cannot be used: "), "{what}: {said}");
-        assert!(said.contains("going on after iteration 35"), "{what}: {said}");
+        assert!(said.contains("resuming after iteration 35"), "{what}: {said}");
         assert_same(&place.path("whole"), &place.path(&run));
     }
     // Both damaged: nothing to go on with, and nothing is lost.
@@ -536,7 +536,7 @@ fn every_detector_is_resumed_exactly() {
         fs::remove_dir_all(place.path("resumed/checkpoints/last")).unwrap();
         let output = place.run("resumed", &[&short[..], &["--resume"]].concat());
         succeeded(&output);
-        assert!(text(&output.stderr).contains("going on after iteration 7"), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("resuming after iteration 7"), "{}", text(&output.stderr));
         for file in ["model.safetensors", "momentum.safetensors", "state.json"]
             .map(|f| format!("checkpoints/last/{f}"))
         {
