@@ -11,8 +11,8 @@ use lacuna_data::nearest;
 use lacuna_models::DetectorConfig;
 use lacuna_models::resnet::Depth;
 use lacuna_models::weights::Kind as DetectorKind;
-use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize as _, Serialize};
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Table, Value};
 
@@ -72,8 +72,17 @@ impl RunConfig {
 
     /// The whole configuration as TOML, but for the number of classes, which the data has.
     pub fn to_toml(&self) -> String {
-        let text = toml::to_string(self).expect("every configuration can be written as TOML");
-        text.replacen(&format!("n_classes = {}\n", self.detector.n_classes()), "", 1)
+        // Taken out of this section, which has no text of the user's that may look the same.
+        let n_classes = format!("n_classes = {}\n", self.detector.n_classes());
+        [
+            section("data", &self.data),
+            section("detector", &self.detector).replacen(&n_classes, "", 1),
+            section("start", &self.start),
+            section("views", &self.views),
+            section("train", &self.train),
+            section("method", &self.method),
+        ]
+        .join("\n")
     }
 
     /// The same detector for this number of classes.
@@ -116,6 +125,9 @@ fn first_difference(above: &str, ours: &Table, theirs: &Table) -> Option<String>
     })
 }
 
+/// No key has so many.
+const KEY_PARTS_MAX: usize = 16;
+
 /// What the file and `--set` say, and where.
 struct Given<'a> {
     path: &'a Path,
@@ -147,6 +159,12 @@ impl<'a> Given<'a> {
                 wrong(format!("`{assignment}` is not of the form `key=value`, such as `train.lr=0.005`"))
             })?;
             let (key, value) = (key.trim(), value.trim());
+            // Tables in tables are built, and dropped, by recursion.
+            if key.split('.').count() > KEY_PARTS_MAX {
+                return Err(wrong(format!(
+                    "`{assignment}` is of a key with more than {KEY_PARTS_MAX} parts"
+                )));
+            }
             let value = toml::from_str::<Table>(&format!("value = {value}"))
                 .ok()
                 .and_then(|mut table| table.remove("value"))
@@ -299,6 +317,10 @@ impl<'a> Given<'a> {
             self.error(&key, format!("`{key}`: {}", problem.message()))
         })
     }
+}
+
+fn section(name: &str, values: &impl Serialize) -> String {
+    toml::to_string(&HashMap::from([(name, values)])).expect("every configuration can be written as TOML")
 }
 
 fn did_you_mean(word: &str) -> String {
