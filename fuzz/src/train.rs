@@ -5,7 +5,7 @@ use std::path::Path;
 
 use lacuna_data::decode::RgbImage;
 use lacuna_data::output::IfExists;
-use lacuna_train::config::{RunConfig, Source};
+use lacuna_train::config::{ConfigSource, RunConfig};
 use lacuna_train::model::{Model, ModelError};
 use tempfile::TempDir;
 
@@ -14,15 +14,15 @@ pub fn config(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut texts = text.split('\0');
     let text = texts.next().unwrap_or_default();
-    let set: Vec<String> = texts.map(str::to_owned).collect();
+    let overrides: Vec<String> = texts.map(str::to_owned).collect();
     let path = Path::new("a.toml");
-    let config = match RunConfig::parse(Source { path, text, set: &set }) {
+    let config = match RunConfig::parse(ConfigSource { path, text, overrides: &overrides }) {
         Ok(config) => config,
         Err(error) => return drop((error.to_string(), format!("{error:?}"), error.hint)),
     };
     let text = config.to_toml();
-    let again =
-        RunConfig::parse(Source { path, text: &text, set: &[] }).expect("what was written can be read");
+    let again = RunConfig::parse(ConfigSource { path, text: &text, overrides: &[] })
+        .expect("what was written can be read");
     assert_eq!(config, again);
     assert_eq!(config.difference(&again), None);
 }
@@ -60,5 +60,5 @@ pub fn model(bytes: &[u8]) {
 }
 
 fn render(error: &ModelError) {
-    let _ = (error.to_string(), format!("{error:?}"), error.hint());
+    let _ = (error.to_string(), format!("{error:?}"));
 }

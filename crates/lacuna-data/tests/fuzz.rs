@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../../fuzz/src/replay.rs"]
+mod replay;
 #[path = "../../../fuzz/src/data.rs"]
 #[allow(unreachable_pub)] // it is a crate of its own for the fuzzer
 mod targets;
@@ -10,22 +12,11 @@ mod targets;
 use std::fs;
 use std::path::Path;
 
+use replay::replay;
+
 use lacuna_data::convert::{ImageFiles, write_folder};
 use lacuna_data::layout::{Format, Layout, ReadOptions};
 use lacuna_data::output::IfExists;
-
-fn replay(target: &str, run: fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus-min").join(target);
-    let files = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let mut paths: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
-    paths.sort();
-    assert!(!paths.is_empty());
-    for path in paths {
-        // Shown when the test fails.
-        println!("{}", path.display());
-        run(&fs::read(&path).expect("a file"));
-    }
-}
 
 #[test]
 fn coco() {

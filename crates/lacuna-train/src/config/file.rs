@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use lacuna_data::nearest;
 use lacuna_models::resnet::Depth;
 use lacuna_models::{DetectorConfig, DetectorKind};
-use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize as _, Serialize};
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Table, Value};
 
@@ -87,8 +87,17 @@ impl RunConfig {
 
     /// The whole configuration as TOML, without the number of classes, which the data gives.
     pub fn to_toml(&self) -> String {
-        let text = toml::to_string(self).expect("every configuration can be written as TOML");
-        text.replacen(&format!("n_classes = {}\n", self.detector.n_classes()), "", 1)
+        // Taken out of this section, which has no text of the user's that may look the same.
+        let n_classes = format!("n_classes = {}\n", self.detector.n_classes());
+        [
+            section("data", &self.data),
+            section("detector", &self.detector).replacen(&n_classes, "", 1),
+            section("start", &self.start),
+            section("views", &self.views),
+            section("train", &self.train),
+            section("method", &self.method),
+        ]
+        .join("\n")
     }
 
     /// The same detector for this number of classes.
@@ -130,6 +139,9 @@ fn first_difference(above: &str, ours: &Table, theirs: &Table) -> Option<String>
     })
 }
 
+/// No key has so many parts.
+const KEY_PARTS_MAX: usize = 16;
+
 /// The values of the file and of the overrides, and where each stands.
 struct Given<'a> {
     path: &'a Path,
@@ -162,6 +174,12 @@ impl<'a> Given<'a> {
                 wrong(format!("`{assignment}` is not of the form `key=value`, such as `train.lr=0.005`"))
             })?;
             let (key, value) = (key.trim(), value.trim());
+            // Tables in tables are built, and dropped, by recursion.
+            if key.split('.').count() > KEY_PARTS_MAX {
+                return Err(wrong(format!(
+                    "`{assignment}` is of a key with more than {KEY_PARTS_MAX} parts"
+                )));
+            }
             let value = toml::from_str::<Table>(&format!("value = {value}"))
                 .ok()
                 .and_then(|mut table| table.remove("value"))
@@ -308,6 +326,10 @@ impl<'a> Given<'a> {
         let key = key.strip_suffix(".?").unwrap_or(&key).to_owned();
         self.error(&key, format!("`{key}`: {}", error.into_inner().message()))
     }
+}
+
+fn section(name: &str, values: &impl Serialize) -> String {
+    toml::to_string(&HashMap::from([(name, values)])).expect("every configuration can be written as TOML")
 }
 
 fn did_you_mean(word: &str) -> String {
