@@ -90,7 +90,7 @@ fn complete(kind: CalibratorKind, judged: &[Vec<JudgedDetection>], hidden: &Data
     let confidence = |judged: &JudgedDetection| judged.confidence(fitted.of_image(judged.image));
     let recovered = candidates(judged, SCORE_MIN, confidence);
     let truths = candidate_truths(judged, SCORE_MIN, hidden, overlap_rule().iou_high);
-    let reliability = reliability(&truths, |judged| confidence(judged).0);
+    let by_confidence = reliability(&truths, |judged| confidence(judged).0);
     let proposal = |candidate: &lacuna_gaps::Candidate| ImageDetection {
         score: candidate.confidence.0.into(),
         ..ImageDetection::from_detection(candidate.image, candidate.detection)
@@ -100,12 +100,12 @@ fn complete(kind: CalibratorKind, judged: &[Vec<JudgedDetection>], hidden: &Data
     let above = at(FOUND_IOU_MIN).into_iter().zip(at(overlap_rule().iou_high));
     let above = above.map(|(found, well_placed)| Above {
         added: found.recovered.proposed,
-        promised: found.promised_precision,
+        promised: found.expected_precision,
         well_placed: well_placed.recovered.precision(),
         precision: found.recovered.precision(),
         recall: found.recovered.recall(),
     });
-    Some(Completion { above: above.collect(), reliability })
+    Some(Completion { above: above.collect(), reliability: by_confidence })
 }
 
 /// A table of the recovered boxes for each column, row and kind of calibrator, and a reliability diagram for each column.

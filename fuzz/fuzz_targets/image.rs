@@ -1,3 +1,5 @@
+//! Fuzzes image decoding.
+
 #![no_main]
 
 // Decoders may panic: `decode` catches it. What it does not catch ends the process all the same.

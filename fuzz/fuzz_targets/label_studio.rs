@@ -1,3 +1,5 @@
+//! Fuzzes the Label Studio writer.
+
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| lacuna_fuzz::data::label_studio(bytes));

@@ -1,3 +1,5 @@
+//! Fuzzes the VOC reader.
+
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| lacuna_fuzz::data::voc(bytes));

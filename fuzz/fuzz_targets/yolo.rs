@@ -1,3 +1,5 @@
+//! Fuzzes the YOLO readers.
+
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| lacuna_fuzz::data::yolo(bytes));

@@ -33,7 +33,7 @@ pub fn results(bytes: &[u8]) {
     };
     let detections = results.detections();
     assert_eq!(detections.iter().map(Vec::len).sum::<usize>(), results.entries().len());
-    assert!(results.duplicates().iter().all(|(first, second)| first < second));
+    assert!(results.repeated().iter().all(|(first, second)| first < second));
 
     let rewrites = [
         Rewrite::default(),

@@ -105,7 +105,7 @@ impl Results {
 
     /// Entries that say again what an earlier one says: the same image, class, box and score. For each
     /// the index of the first of them and its own, in the file's order.
-    pub fn duplicates(&self) -> Vec<(usize, usize)> {
+    pub fn repeated(&self) -> Vec<(usize, usize)> {
         let key = |index: usize| {
             let Entry { image, class, bbox: Xywh { x, y, width, height }, score, .. } = self.entries[index];
             // 0 and −0 are one number.

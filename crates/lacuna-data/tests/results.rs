@@ -99,12 +99,12 @@ fn detections_of_an_image_come_best_first_and_ties_in_the_files_order() {
 
 #[test]
 fn exact_repeats_are_accepted_and_found() {
-    assert_eq!(parse(DETS).unwrap().duplicates(), [(0, 4)]);
+    assert_eq!(parse(DETS).unwrap().repeated(), [(0, 4)]);
     let one = r#"{"image_id": 9, "category_id": 1, "bbox": [0, 0, 1, 1], "score": 0.5}"#;
     let signed = one.replace("[0, 0,", "[-0.0, 0,");
     let other = one.replace("0.5", "0.5000000000000001");
     let results = parse(&format!("[{other}, {one}, {signed}, {other}, {one}]")).unwrap();
-    assert_eq!(results.duplicates(), [(1, 2), (0, 3), (1, 4)]);
+    assert_eq!(results.repeated(), [(1, 2), (0, 3), (1, 4)]);
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn a_hundred_thousand_detections_keep_their_order() {
     assert_eq!(of_images.iter().map(Vec::len).sum::<usize>(), N);
     let key = |&(index, _): &(usize, Detection)| (-results.entries()[index].score, index);
     assert!(of_images.iter().all(|of| of.is_sorted_by(|a, b| key(a) < key(b))));
-    assert!(results.duplicates().is_empty());
+    assert!(results.repeated().is_empty());
     let out = written(&results, |_| Rewrite::default());
     assert!(out.lines().skip(1).zip(&lines).all(|(found, wanted)| found.trim_end_matches(',') == wanted));
 }
@@ -439,7 +439,7 @@ proptest! {
         let results = Results::parse(text.into(), Path::new("x"), &of_size(2)).unwrap();
         let first = |n: usize| picks[..n].iter().position(|pick| *pick == picks[n]);
         let naive: Vec<_> = (0..picks.len()).filter_map(|n| first(n).map(|first| (first, n))).collect();
-        prop_assert_eq!(results.duplicates(), naive);
+        prop_assert_eq!(results.repeated(), naive);
     }
 
     #[test]
@@ -451,7 +451,7 @@ proptest! {
             text.splice(start..end, patch.into_iter().take(5));
         }
         if let Ok(results) = Results::parse(text, Path::new("x"), &dataset()) {
-            let _ = (results.detections(), results.duplicates());
+            let _ = (results.detections(), results.repeated());
             let out = written(&results, |_| Rewrite { score: Some(0.5), confidence: Some(0.25) });
             prop_assert!(parse(&out).is_ok());
         }

@@ -83,7 +83,7 @@ pub struct RecoveryAbove {
     pub recovered: Recovery,
     /// The precision that the confidences promise: the mean confidence of the accepted proposals. `None` when none
     /// is accepted.
-    pub promised_precision: Option<f64>,
+    pub expected_precision: Option<f64>,
 }
 
 /// Compare proposals, whose scores are confidences, with the objects hidden in all images, for each threshold.
@@ -117,8 +117,8 @@ pub fn recovery_above(
     let above = |&threshold: &f64| {
         let proposed = by_confidence.partition_point(|(confidence, _)| *confidence >= threshold);
         let (right, confidence) = sums[proposed];
-        let promised_precision = (proposed > 0).then(|| confidence / proposed as f64);
-        RecoveryAbove { threshold, recovered: Recovery { right, proposed, hidden }, promised_precision }
+        let expected_precision = (proposed > 0).then(|| confidence / proposed as f64);
+        RecoveryAbove { threshold, recovered: Recovery { right, proposed, hidden }, expected_precision }
     };
     thresholds.iter().map(above).collect()
 }
@@ -239,8 +239,8 @@ mod tests {
         assert_eq!(some.recovered, Recovery { right: 1, proposed: 2, hidden: 3 });
         assert_eq!(one.recovered, Recovery { right: 1, proposed: 1, hidden: 3 });
         assert_eq!(none.recovered, Recovery { right: 0, proposed: 0, hidden: 3 });
-        assert_eq!((some.promised_precision, some.recovered.precision()), (Some(0.825), Some(0.5)));
-        assert_eq!((none.threshold, none.promised_precision), (0.95, None));
+        assert_eq!((some.expected_precision, some.recovered.precision()), (Some(0.825), Some(0.5)));
+        assert_eq!((none.threshold, none.expected_precision), (0.95, None));
     }
 
     proptest! {

@@ -49,16 +49,16 @@ fn detections(n: usize) -> Vec<Detection> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let dataset = sparse_dataset();
-    let detections: Vec<Vec<Detection>> = (0..IMAGES).map(detections).collect();
-    let judged = judge(&dataset, &detections, &OverlapRule { min_side: None, ..OverlapRule::default() });
+    let found: Vec<Vec<Detection>> = (0..IMAGES).map(detections).collect();
+    let judged = judge(&dataset, &found, &OverlapRule { min_side: None, ..OverlapRule::default() });
 
     let completeness = DatasetCompleteness::new(&dataset, &judged, 0.1)?;
     println!("about {:.0} % of the cups are annotated", 100.0 * completeness.all.completeness);
 
     let options = FitOptions { kind: CalibratorKind::Completeness, per_class: false, score_min: 0.1 };
     let calibrators = FoldedCalibrator::fit(&judged, options)?;
-    let candidates = candidates(&judged, 0.1, |judged| judged.confidence(calibrators.of_image(judged.image)));
-    let completion = Completion::new(candidates, Acceptance::Confidence(Confidence(0.5)), 1);
+    let all = candidates(&judged, 0.1, |judged| judged.confidence(calibrators.of_image(judged.image)));
+    let completion = Completion::new(all, Acceptance::Confidence(Confidence(0.5)), 1);
     let whole = completed(&dataset, &completion.recovered);
     println!("{} boxes given, {} after completion", dataset.annotations().len(), whole.annotations().len());
     Ok(())

@@ -33,6 +33,23 @@ pub fn candidates(
     judged.iter().flatten().filter(is_wanted).map(candidate).collect()
 }
 
+/// The same with confidences that are known already, one for each detection of each image.
+pub fn candidates_with_confidences(
+    judged: &[Vec<JudgedDetection>],
+    score_min: f32,
+    confidences: &[Vec<f32>],
+) -> Vec<Candidate> {
+    let pairs = judged.iter().flatten().zip(confidences.iter().flatten());
+    let is_wanted =
+        |(judged, _): &(&JudgedDetection, &f32)| judged.is_candidate() && judged.is_above(score_min);
+    let candidate = |(judged, confidence): (&JudgedDetection, &f32)| Candidate {
+        image: judged.image,
+        detection: judged.detection,
+        confidence: Confidence(*confidence),
+    };
+    pairs.filter(is_wanted).map(candidate).collect()
+}
+
 /// Which candidates become recovered boxes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Acceptance {

@@ -20,7 +20,9 @@ mod reliability;
 
 pub use calibrate::{CalibrationErrors, FitOptions, FoldedCalibrator};
 pub use calibrator_file::{CalibratorFile, NotACalibrator};
-pub use complete::{Acceptance, Candidate, Completion, candidates, completed, expected_precision};
+pub use complete::{
+    Acceptance, Candidate, Completion, candidates, candidates_with_confidences, completed, expected_precision,
+};
 pub use completeness::DatasetCompleteness;
 pub use hidden::{given_and_hidden, read_hidden, recovery_above_thresholds, recovery_by_class};
 pub use judge::{JudgedDetection, judge, samples};

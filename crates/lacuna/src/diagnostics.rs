@@ -1,6 +1,7 @@
-//! What is told of errors: message, hint, exit code.
+//! Error messages: text, hint, exit code.
 //!
-//! Libraries say what is wrong and where. What to do about it, in terms of this program's options, is said here.
+//! Libraries say what is wrong and where, with hints that hold for every program. Hints that name this program's options
+//! are here.
 
 use std::io;
 use std::path::PathBuf;
@@ -110,6 +111,12 @@ fn train_hint(error: &TrainError) -> Option<String> {
     let hint = match error {
         TrainError::Data(lacuna_data::Error::Exists { .. }) => {
             "resume it with `--resume`, replace it with `--force`, or choose another `--out`".into()
+        }
+        TrainError::Data(error @ lacuna_data::Error::ManySplits { .. }) => {
+            format!("set `data.train.split` or `data.test.split`; {}", error.hint()?)
+        }
+        TrainError::Data(error @ lacuna_data::Error::NoImages { .. }) => {
+            format!("set `data.train.images` or `data.test.images`; {}", error.hint()?)
         }
         TrainError::Data(error) => return data_hint(error),
         TrainError::Model(error) | TrainError::Checkpoint(CheckpointError::Model(error)) => {

@@ -1,4 +1,4 @@
-//! `eval`, `calibrate`, `complete` and `inspect --detections` as users run them, on detections of a made detector.
+//! `eval`, `calibrate`, `complete` and `inspect --detections` as users run them, on detections of a synthetic detector.
 
 #![allow(clippy::unwrap_used)] // the allowance for tests does not reach their helpers
 
@@ -49,7 +49,7 @@ fn workplace() -> TempDir {
             let elsewhere = [100.0 * column + 64.0, 100.0 * row + 64.0, 30.0, 30.0];
             found.push(json!({
                 "image_id": image, "category_id": class, "bbox": if at_an_object { bbox } else { elsewhere },
-                "score": score, "from": "a made detector",
+                "score": score, "from": "a synthetic detector",
             }));
         }
     }
@@ -148,11 +148,11 @@ fn calibrate_gives_every_detection_its_confidence() {
     let arguments = "calibrate sparse.json --detections dets.json --hidden hidden.json";
     let result = run_json(folder.path(), &format!("{arguments} --out with.json --save calibrator.json"));
     assert_eq!(result["method"], "completeness");
-    let share = result["completeness"]["share"].as_f64().unwrap();
+    let share = result["completeness"]["estimate"].as_f64().unwrap();
     assert!((share - 0.5).abs() < 0.1, "{result}");
     let (low, high) = (&result["completeness"]["low"], &result["completeness"]["high"]);
     assert!(low.as_f64() < Some(0.5) && high.as_f64() > Some(0.5), "{result}");
-    assert!(result["completeness"]["classes"]["person"]["share"].is_number(), "{result}");
+    assert!(result["completeness"]["classes"]["person"]["estimate"].is_number(), "{result}");
     let candidates = &result["candidates"];
     assert!(candidates["error_after"].as_f64() < candidates["error_before"].as_f64(), "{result}");
 

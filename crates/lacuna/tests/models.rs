@@ -108,6 +108,20 @@ fn a_checkpoint_becomes_a_model_that_predicts() {
     let named = results(folder, "named.json");
     assert_eq!(ids(&named, "image_id"), [3, 7]);
     assert!(ids(&named, "category_id").iter().all(|id| [40, 90].contains(id)));
+    // A data set has ids of its own.
+    run(folder, "predict gt.json --images images --model model --on-bad-image skip --out data.json");
+    assert_eq!(ids(&results(folder, "data.json"), "image_id"), [3, 7]);
+    run(
+        folder,
+        "predict gt.json --images images --model model --on-bad-image skip --categories gt.json --classes cat --out cats.json",
+    );
+    assert_eq!(ids(&results(folder, "cats.json"), "category_id").len(), 1);
+    // A folder of images may hold results of an earlier run.
+    fs::copy(folder.join("found.json"), folder.join("images/found.json")).unwrap();
+    run(folder, "predict images --model model --out again.json");
+    assert_eq!(results(folder, "again.json"), found);
+    run(folder, "predict images --model model --ids-from gt.json --out once-more.json");
+    fs::remove_file(folder.join("images/found.json")).unwrap();
     run(folder, "predict images/b.bmp --model model --ids-from gt.json --out one.json --score-min 0.0");
     assert_eq!(ids(&results(folder, "one.json"), "image_id"), [7]);
     let json: Value = serde_json::from_str(&run(
@@ -199,7 +213,7 @@ fn what_cannot_be_predicted_is_refused() {
         ("empty --model model", "empty holds no image"),
         ("absent.jpg --model model", "absent.jpg"),
         ("broken.jpg --model model", "broken.jpg"),
-        ("images --score-min nan --model model", "`--score-min` must be from 0 to 1"),
+        ("images --score-min nan --model model", "a score is from 0 to below 1"),
         ("images images/a.bmp --model model --ids-from gt.json", "which is named twice"),
         ("images/c.bmp --model model --ids-from gt.json", "images/c.bmp is not an image of gt.json"),
         ("empty --model model --ids-from gt.json", "empty holds none of the images of gt.json"),

@@ -16,7 +16,7 @@ fn lacuna() -> Command {
     Command::new(env!("CARGO_BIN_EXE_lacuna"))
 }
 
-/// A tiny made data set with half of its boxes hidden; made once.
+/// A tiny synthetic data set with half of its boxes hidden; generated once.
 fn data() -> &'static Path {
     static DATA: OnceLock<TempDir> = OnceLock::new();
     DATA.get_or_init(|| {
@@ -470,7 +470,7 @@ fn runs_are_not_overwritten_and_not_mixed() {
     refused(
         &["--resume", "--set", &elsewhere],
         "`data.train` has other images or boxes",
-        "the data it was begun with",
+        "a resumed run keeps its data",
     );
     let output = place.run("nowhere", &["--resume"]);
     assert_eq!(output.status.code(), Some(2));

@@ -1,4 +1,4 @@
-//! What the tests share: made numbers, the naive f64 references, and how results are compared.
+//! What the tests share: random numbers, the naive f64 references, and how results are compared.
 // Each test file uses a part of this; a failed `unwrap` is a failed test.
 #![allow(dead_code, clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ pub const ALGORITHMS: [Algorithm; 5] = [
     Algorithm::Direct,
 ];
 
-/// Made numbers in −1..1, the same for the same seed (SplitMix64).
+/// Random numbers in −1..1, the same for the same seed (SplitMix64).
 pub fn numbers(seed: u64, len: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5DEE_CE66;
     let mut next = || {

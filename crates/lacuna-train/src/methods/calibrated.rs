@@ -133,6 +133,10 @@ impl TrainingMethod for Calibrated {
         Some(Calibration { calibrator: None, queue: CalibrationQueue::new(self.window_images) })
     }
 
+    fn confidence_min(&self) -> Option<f32> {
+        Some(self.confidence_min)
+    }
+
     fn threshold(&self, learner: &Learner, _: EpochProgress) -> Option<Threshold> {
         let calibrator = match (learner.calibrator(), self.before_first_fit) {
             (Some(calibrator), _) => calibrator.clone(),

@@ -99,6 +99,11 @@ pub(crate) trait TrainingMethod {
         self.teacher_student().map(|shared| shared.teacher.start_iteration)
     }
 
+    /// The confidence that pseudo labels must be above, for a method that calibrates.
+    fn confidence_min(&self) -> Option<f32> {
+        None
+    }
+
     /// What detections must be above to become pseudo labels in the next step; `None` if none can.
     fn threshold(&self, _learner: &Learner, _epoch: EpochProgress) -> Option<Threshold> {
         None
@@ -183,6 +188,11 @@ impl Method {
     /// The settings of Focal IoU, where the method has them.
     pub fn focal_iou(&self) -> Option<FocalIou> {
         self.as_dyn().focal_iou()
+    }
+
+    /// The confidence that pseudo labels must be above, for a method that calibrates.
+    pub fn confidence_min(&self) -> Option<f32> {
+        self.as_dyn().confidence_min()
     }
 
     /// The settings of a teacher whose detections are compared with the annotations, where there is one.

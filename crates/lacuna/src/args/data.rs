@@ -23,7 +23,7 @@ pub(crate) struct DataOptions {
     #[arg(long)]
     pub(crate) split: Option<String>,
 
-    /// Only these classes, by name; may be given several times
+    /// Only these classes, by name; may be given several times (not with --detections)
     #[arg(long, value_name = "NAME,...")]
     pub(crate) classes: Vec<String>,
 

@@ -11,7 +11,7 @@ use crate::diagnostics::usage;
 /// The calibrator that is fitted, and to which detections.
 #[derive(clap::Args)]
 pub(crate) struct CalibratorArgs {
-    /// What turns scores into confidences
+    /// What turns scores into confidences; all but `completeness` are fitted to judged detections alone
     #[arg(long, default_value = "completeness")]
     pub(crate) method: MethodArg,
 
@@ -63,7 +63,7 @@ pub(crate) struct JudgingArgs {
     #[arg(long, value_name = "IOU|off", default_value_t = Limit(Some(DUPLICATE_IOU)), value_parser = parse_limit)]
     duplicate_iou: Limit,
 
-    /// A candidate covers no more than this share of an annotation of its class, nor is covered to it
+    /// A candidate is dropped if more than this share of it lies in an annotation of its class, or the reverse
     #[arg(long, value_name = "SHARE|off", default_value = "0.9", value_parser = parse_limit)]
     containment: Limit,
 }
@@ -118,17 +118,17 @@ impl JudgingArgs {
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 pub(crate) enum MethodArg {
-    /// σ(w·logit(score) + b), fitted to detections near annotations, as in the paper
+    /// σ(w·logit(score) + b), the paper's
     Platt,
-    /// σ(logit(score)/t), likewise
+    /// σ(logit(score)/t)
     Temperature,
-    /// The best curve that never falls, likewise
+    /// The best curve that never falls
     Isotonic,
-    /// σ(a·ln(score) − b·ln(1 − score) + c), likewise
+    /// σ(a·ln(score) − b·ln(1 − score) + c)
     Beta,
-    /// The precision in ten bins of scores, likewise
+    /// The precision in ten bins of scores
     Histogram,
-    /// The mean of many such binnings, likewise
+    /// The mean of many such binnings
     Bayesian,
     /// Takes the gaps into account: fitted to all detections and to how much is annotated
     Completeness,

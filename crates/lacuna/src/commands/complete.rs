@@ -17,7 +17,8 @@ use lacuna_data::{Dataset, coco, label_studio};
 use lacuna_eval::Recovery;
 use lacuna_gaps::{
     Acceptance, CalibratorFile, Candidate, Completion, DatasetCompleteness, FitOptions, FoldedCalibrator,
-    JudgedDetection, candidates, completed, expected_precision, judge, read_hidden, recovery_by_class,
+    JudgedDetection, candidates, candidates_with_confidences, completed, expected_precision, judge,
+    read_hidden, recovery_by_class,
 };
 use lacuna_train::evaluate::map_classes;
 use serde_json::{Map, Value, json};
@@ -202,7 +203,7 @@ fn read_detections(args: &Args, split: &Split) -> Result<Detections> {
     };
     let results = read_results(path, dataset, options)?;
     // No box is added twice.
-    let repeated: HashSet<usize> = results.duplicates().into_iter().map(|(_, again)| again).collect();
+    let repeated: HashSet<usize> = results.repeated().into_iter().map(|(_, again)| again).collect();
     let mut images = results.detections();
     images.iter_mut().for_each(|image| image.retain(|(entry, _)| !repeated.contains(entry)));
     let confidence = |(entry, _): &(usize, Detection)| results.entries()[*entry].confidence.map(|c| c as f32);
@@ -226,34 +227,19 @@ fn find_candidates(
         let Some(confidences) = confidences else {
             usage("not all detections have a `confidence`; `lacuna calibrate` adds it")
         };
-        let candidates = candidates_with_confidences(judged, confidences, score_min);
-        return Ok((candidates, "the detections' own".to_owned()));
+        let all = candidates_with_confidences(judged, score_min, confidences);
+        return Ok((all, "the detections' own".to_owned()));
     }
     if let Some(path) = &args.calibrator_file {
         let calibrator = CalibratorFile::read(path, dataset)?;
-        let candidates = candidates(judged, score_min, |judged| judged.confidence(&calibrator));
-        return Ok((candidates, path.display().to_string()));
+        let all = candidates(judged, score_min, |judged| judged.confidence(&calibrator));
+        return Ok((all, path.display().to_string()));
     }
     let CalibratorArgs { method, per_class } = args.calibrator;
     let fitted = FoldedCalibrator::fit(judged, FitOptions { kind: method.kind(), per_class, score_min })
         .map_err(|why| CannotCalibrate { path: args.source.source().path().to_owned(), why })?;
-    let candidates = candidates(judged, score_min, |judged| judged.confidence(fitted.of_image(judged.image)));
-    Ok((candidates, method.kind().name().to_owned()))
-}
-
-fn candidates_with_confidences(
-    judged: &[Vec<JudgedDetection>],
-    confidences: &[Vec<f32>],
-    score_min: f32,
-) -> Vec<Candidate> {
-    let pairs = judged.iter().flatten().zip(confidences.iter().flatten());
-    let pairs = pairs.filter(|(judged, _)| judged.is_candidate() && judged.is_above(score_min));
-    let candidate = |(judged, confidence): (&JudgedDetection, &f32)| Candidate {
-        image: judged.image,
-        detection: judged.detection,
-        confidence: Confidence(*confidence),
-    };
-    pairs.map(candidate).collect()
+    let all = candidates(judged, score_min, |judged| judged.confidence(fitted.of_image(judged.image)));
+    Ok((all, method.kind().name().to_owned()))
 }
 
 fn write(args: &Args, split: &Split, recovered: &[Candidate]) -> Result<()> {

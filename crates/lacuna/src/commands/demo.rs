@@ -47,7 +47,7 @@ const CONFIDENCE_MIN: f32 = 0.5;
 const PICTURES: usize = 12;
 const REPORT_PICTURES: usize = 8;
 
-/// The whole story on synthetic data: hide half of the boxes, train in spite of it, recover them
+/// Hide half of the boxes of synthetic data, train in spite of it, recover them
 ///
 /// Generates a data set and hides half of the boxes of every class. Trains one detector on the remaining boxes alone,
 /// and another with Calibrated Teacher and Focal IoU weight, both for the same number of iterations. Tests both on
@@ -63,7 +63,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
 
-    /// Train each for this many iterations; the rest of the schedule scales with it [default: the presets']
+    /// Iterations of each training run; the rest of the schedule scales with it [default: the presets']
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     iterations: Option<u64>,
 
@@ -133,10 +133,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn train(args: &Args, folder: &DemoFolder, name: &str, preset: &str) -> Result<(RunConfig, Finished)> {
-    let config = config(name, preset, folder, args)?;
+    let run_config = config(name, preset, folder, args)?;
     let begin = Begin::New(IfExists::Refuse);
-    match training::train(config.clone(), &folder.at(name), begin, Some(name)) {
-        Ok(finished) => Ok((config, finished)),
+    match training::train(run_config.clone(), &folder.at(name), begin, Some(name)) {
+        Ok(finished) => Ok((run_config, finished)),
         // A demo starts anew; it is not resumed.
         Err(TrainError::Interrupted { .. }) => Err(lacuna_data::Error::Interrupted.into()),
         Err(error) => Err(error.into()),
@@ -185,8 +185,10 @@ struct CompletedDemo {
     recovered: Vec<Candidate>,
     /// The hidden boxes that were found, at an IoU of at least [`FOUND_IOU_MIN`].
     found: Recovery,
-    /// The same at the IoU that confidences are about.
+    /// The same at `iou_min`.
     found_exactly: Recovery,
+    /// The IoU that confidences refer to.
+    iou_min: f32,
     /// Of detections near an annotation in the test images.
     near: Calibration,
     /// Of candidates in the training images, by what was hidden.
@@ -252,14 +254,15 @@ fn complete(
     let truths = candidate_truths(&in_train, score_min, hidden, iou_min);
     let away = Calibration::new(&truths, &trained, of_image);
 
-    let candidates = candidates(&in_train, score_min, |judged| judged.confidence(of_image(judged)));
+    let all = candidates(&in_train, score_min, |judged| judged.confidence(of_image(judged)));
     let acceptance = Acceptance::Confidence(Confidence(CONFIDENCE_MIN));
-    let Completion { recovered, .. } = Completion::new(candidates, acceptance, kept.categories().len());
+    let Completion { recovered, .. } = Completion::new(all, acceptance, kept.categories().len());
     let whole = completed(kept, &recovered);
     write_file(&folder.at("completed.json"), IfExists::Refuse, |out| coco::write(&whole, out))?;
     Ok(CompletedDemo {
         found: recovery_at(FOUND_IOU_MIN, &recovered, hidden),
         found_exactly: recovery_at(iou_min, &recovered, hidden),
+        iou_min,
         recovered,
         near,
         away,
@@ -337,7 +340,7 @@ impl DemoResult {
         let CompletedDemo { recovered, found, found_exactly, completeness, .. } = completed;
         writeln!(
             out,
-            "{} of {} hidden boxes recovered at an IoU of 0.5: recall {} %, precision {} %",
+            "{} of {} hidden boxes recovered at an IoU of {FOUND_IOU_MIN}: recall {} %, precision {} %",
             thousands(found.right),
             thousands(found.hidden),
             percent(found.recall()),
@@ -345,7 +348,8 @@ impl DemoResult {
         )?;
         writeln!(
             out,
-            "at an IoU of 0.75, which confidences are about: promised precision {} %, found {} %",
+            "at an IoU of {}, which confidences refer to: expected precision {} %, found {} %",
+            completed.iou_min,
             percent(expected_precision(recovered)),
             percent(found_exactly.precision())
         )?;

@@ -33,9 +33,9 @@ use crate::render::number::{percent, thousands};
 use crate::render::table::Table;
 use crate::render::{class_keys, path_json};
 
-/// Evaluate detections of any framework, or a model: COCO's average precision and calibration errors
+/// Evaluate a model or detections: average precision, calibration errors
 ///
-/// Average precision equals pycocotools', to the last digit. Calibration errors compare each detection's confidence
+/// Average precision agrees with pycocotools to 1e-12. Calibration errors compare each detection's confidence
 /// with the truth: it is right if it has an object of its class to itself at an IoU of at least --iou, the most
 /// confident detection choosing first. Detections in crowd regions are left out.
 ///
@@ -299,7 +299,7 @@ impl Evaluation {
                 json!({
                     "threshold": above.threshold, "proposed": recovered.proposed, "right": recovered.right,
                     "precision": recovered.precision(), "recall": recovered.recall(), "f1": recovered.f1(),
-                    "promised_precision": above.promised_precision,
+                    "expected_precision": above.expected_precision,
                 })
             };
             let hidden = proposals.first().map_or(0, |above| above.recovered.hidden);
@@ -354,13 +354,13 @@ impl Evaluation {
                 "\ncandidates as proposals for the hidden boxes, right from an IoU of {}:",
                 args.iou
             )?;
-            let mut table = Table::new(["threshold", "proposed", "promised", "precision", "recall", "F1"]);
+            let mut table = Table::new(["threshold", "proposed", "expected", "precision", "recall", "F1"]);
             for above in proposals {
                 let recovered = above.recovered;
                 table.row([
                     format!("{:.2}", above.threshold),
                     thousands(recovered.proposed),
-                    percent(above.promised_precision),
+                    percent(above.expected_precision),
                     percent(recovered.precision()),
                     percent(recovered.recall()),
                     percent(recovered.f1()),

@@ -53,11 +53,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "E", default_value_t = 1e-5)]
     norm_epsilon: f64,
 
-    /// Images are resized to this short side
+    /// The short side of a resized image
     #[arg(long, value_name = "PIXELS", default_value_t = InputConfig::TORCHVISION.short_side)]
     short_side: u32,
 
-    /// and at most this long side
+    /// The longest side of a resized image
     #[arg(long, value_name = "PIXELS", default_value_t = InputConfig::TORCHVISION.long_side_max)]
     long_side: u32,
 

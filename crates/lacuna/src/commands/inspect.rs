@@ -91,14 +91,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn inspect<'a>(args: &Args, split: &'a Split) -> Result<Inspection<'a>> {
     let dataset = &split.dataset;
-    let mut problems = problems(dataset);
-    problems.extend(split.skipped.iter().map(|bad| Problem::UnreadableImage {
+    let mut found = problems(dataset);
+    found.extend(split.skipped.iter().map(|bad| Problem::UnreadableImage {
         path: bad.path.display().to_string(),
         reason: bad.problem.to_string(),
     }));
     if args.check_images || args.decode || args.data.options.images.is_some() {
         let progress = Progress::new("checking images", dataset.images().len());
-        problems.extend(image_problems(dataset, split.images()?, args.decode, &|| progress.done())?);
+        found.extend(image_problems(dataset, split.images()?, args.decode, &|| progress.done())?);
     }
     let completeness = match &args.detections {
         Some(path) => {
@@ -108,7 +108,7 @@ fn inspect<'a>(args: &Args, split: &'a Split) -> Result<Inspection<'a>> {
         }
         None => None,
     };
-    Ok(Inspection { split, statistics: Statistics::new(dataset), problems, completeness })
+    Ok(Inspection { split, statistics: Statistics::new(dataset), problems: found, completeness })
 }
 
 impl Inspection<'_> {

@@ -9,9 +9,9 @@ use lacuna_boxes::Detection;
 use lacuna_calib::Proximity;
 use lacuna_data::decode::{self, RgbImage};
 use lacuna_data::draw::{Outline, draw};
-use lacuna_data::layout::{self, Layout};
+use lacuna_data::layout::{self, Layout, Split};
 use lacuna_data::output::{NewFolder, write_file};
-use lacuna_data::{Dataset, coco};
+use lacuna_data::{Dataset, Error, coco};
 use lacuna_train::evaluate::match_classes;
 use lacuna_train::model::{Model, ModelCategory, ModelConfig};
 use serde::Serialize;
@@ -19,8 +19,10 @@ use serde_json::json;
 
 use super::import::named_categories;
 use crate::args::data::{DataOptions, OnBadImageArg};
+use crate::args::judging::parse_score;
 use crate::args::output::OutputArgs;
 use crate::diagnostics::usage;
+use crate::render::notes::note_problems;
 use crate::render::number::thousands;
 use crate::render::path_json;
 use crate::render::progress::Progress;
@@ -49,7 +51,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     options: DataOptions,
 
-    /// Image files and folders: take the image ids from this COCO file
+    /// Take the image ids from this COCO file; DATA is image files or folders then
     #[arg(long, value_name = "COCO_JSON")]
     ids_from: Option<PathBuf>,
 
@@ -58,7 +60,7 @@ pub(crate) struct Args {
     categories: Option<PathBuf>,
 
     /// Only detections with a score above this; the model's own floor holds, too
-    #[arg(long, value_name = "SCORE", default_value_t = 0.0)]
+    #[arg(long, value_name = "SCORE", default_value = "0", value_parser = parse_score)]
     score_min: f32,
 
     /// Also write the images with the detections drawn in, into this folder
@@ -101,9 +103,6 @@ struct Entry<'a> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    if !(0.0..=1.0).contains(&args.score_min) {
-        usage("`--score-min` must be from 0 to 1");
-    }
     let if_exists = args.output.if_exists();
     let of_model = Model::files(&args.model);
     let files: Vec<&Path> =
@@ -118,8 +117,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         };
     }
     let is_wanted = wanted_classes(&args.options, &model.config.categories);
-    let inputs = find_images(args)?;
-    if_exists.check_all(&outputs, &inputs.iter().map(|input| input.path.as_path()).collect::<Vec<_>>())?;
+    let (inputs, annotations) = find_images(args)?;
+    let images = inputs.iter().map(|input| input.path.as_path());
+    if_exists.check_all(&outputs, &images.chain(annotations.as_deref()).collect::<Vec<_>>())?;
     let pictures = args.draw.as_deref().map(|folder| NewFolder::create(folder, if_exists)).transpose()?;
 
     let progress = Progress::new("detecting", inputs.len());
@@ -139,10 +139,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 images += 1;
             }
             Err(error) if args.options.on_bad_image == OnBadImageArg::Skip => eprintln!("warning: {error}"),
-            Err(error) => return Err(lacuna_data::Error::from(error).into()),
+            Err(error) => return Err(Error::from(error).into()),
         }
         if !progress.done() {
-            return Err(lacuna_data::Error::Interrupted.into());
+            return Err(Error::Interrupted.into());
         }
     }
     drop(progress);
@@ -245,41 +245,42 @@ fn list_files(paths: &[PathBuf]) -> Result<Vec<(PathBuf, String)>> {
     Ok(files)
 }
 
-/// The images of a data set, or those that are named.
-fn find_images(args: &Args) -> Result<Vec<Input>> {
-    if let Some(layout) = data_set(&args.data)? {
-        if args.ids_from.is_some() {
-            usage("`--ids-from` is for image files and folders: a data set has ids of its own");
-        }
-        return data_set_inputs(&layout, &args.options);
+/// The images of a data set, with the path of its annotations, or the images that are named.
+fn find_images(args: &Args) -> Result<(Vec<Input>, Option<PathBuf>)> {
+    if let Some(path) = &args.ids_from {
+        return Ok((inputs_with_ids(&coco::read(path)?, path, &args.data)?, None));
+    }
+    if let Some(split) = read_data_set(args)? {
+        note_problems(&split);
+        return Ok((data_set_inputs(&split)?, Some(split.path().to_owned())));
     }
     if args.options.split.is_some() || args.options.images.is_some() {
         usage("`--split` and `--images` need a data set as DATA");
     }
-    match &args.ids_from {
-        Some(path) => inputs_with_ids(&coco::read(path)?, path, &args.data),
-        None => numbered_inputs(&args.data),
-    }
+    Ok((numbered_inputs(&args.data)?, None))
 }
 
 /// The data set that is named; `None` if image files or folders of images are.
-fn data_set(paths: &[PathBuf]) -> Result<Option<Layout>> {
-    let [path] = paths else { return Ok(None) };
-    let is_file = |extensions: &[&str]| {
-        path.extension().and_then(|extension| extension.to_str()).is_some_and(|e| extensions.contains(&e))
+fn read_data_set(args: &Args) -> Result<Option<Split>> {
+    let [path] = &args.data[..] else { return Ok(None) };
+    let read = || {
+        let layout = Layout::detect(path)?;
+        args.options.read_whole_split(&layout, args.options.split.as_deref())
     };
     if !path.is_dir() {
-        return Ok(if is_file(&["json", "yaml", "yml"]) { Some(Layout::detect(path)?) } else { None });
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        let is_data_set = extension.is_some_and(|extension| ["json", "yaml", "yml"].contains(&extension));
+        return Ok(if is_data_set { Some(read()?) } else { None });
     }
-    match Layout::detect(path) {
-        Ok(layout) => Ok(Some(layout)),
-        Err(lacuna_data::Error::UnknownLayout { .. }) => Ok(None),
+    match read() {
+        Ok(split) => Ok(Some(split)),
+        // A folder of images may hold other files, such as the results of the last run.
+        Err(Error::UnknownLayout { .. } | Error::NotCoco { .. } | Error::NoClasses { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-fn data_set_inputs(layout: &Layout, options: &DataOptions) -> Result<Vec<Input>> {
-    let split = options.read_whole_split(layout, options.split.as_deref())?;
+fn data_set_inputs(split: &Split) -> Result<Vec<Input>> {
     let folder = split.images()?;
     let input = |image: &lacuna_data::Image| Input {
         path: folder.join(&image.file_name),

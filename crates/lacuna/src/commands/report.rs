@@ -13,7 +13,7 @@ use crate::interrupt;
 use crate::render::path_json;
 use crate::render::run_report::run_report;
 
-/// Write a page about a run: curves, reliability, score histograms, recovered boxes, configuration
+/// Write a page about a run: curves, reliability, recovered boxes
 ///
 /// The page is one HTML file that loads nothing else. Unfinished runs have one, too.
 #[derive(clap::Args)]

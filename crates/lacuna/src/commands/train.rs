@@ -1,4 +1,4 @@
-//! `lacuna train`: trains a detector by a configuration.
+//! `lacuna train`: trains a detector from a configuration file.
 
 use std::fs;
 use std::io::Write as _;
@@ -19,7 +19,7 @@ use crate::render::path_json;
 use crate::render::table::Table;
 use crate::render::training;
 
-/// Train a detector by a configuration
+/// Train a detector from a configuration file
 ///
 /// The run's folder holds the whole configuration, the metrics of training (metrics.jsonl) and of each evaluation
 /// (results.csv), and checkpoints. A run that was stopped resumes with `--resume`; the result is bit-identical.

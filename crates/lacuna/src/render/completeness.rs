@@ -73,8 +73,8 @@ pub(crate) fn completeness_json(estimate: Result<&DatasetCompleteness, &NoFit>, 
         Err(why) => return json!({ "known": false, "why": why.to_string() }),
     };
     let one = |group: &CompletenessEstimate| {
-        json!({ "share": group.completeness, "low": group.low, "high": group.high, "known": group.is_known(),
-                "sure": group.top_probability, "detections": group.detections })
+        json!({ "estimate": group.completeness, "low": group.low, "high": group.high, "known": group.is_known(),
+                "top_probability": group.top_probability, "detections": group.detections })
     };
     let named = |names: Vec<String>, groups: &[Option<CompletenessEstimate>]| -> Map<String, Value> {
         let groups = names.into_iter().zip(groups);

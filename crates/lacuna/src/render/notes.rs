@@ -34,7 +34,7 @@ pub(crate) fn count_by_kind(problems: &[Problem]) -> BTreeMap<&'static str, usiz
 
 /// Notes detections that are in a results file twice.
 pub(crate) fn note_repeated_detections(results: &Results, path: &Path) {
-    let repeated = results.duplicates();
+    let repeated = results.repeated();
     if let Some((first, again)) = repeated.first() {
         let count = thousands(repeated.len());
         eprintln!(

@@ -18,7 +18,6 @@ use lacuna_report::{Bin, ClassCompletion, Curves, Picture, Report, RunResult, Se
 use lacuna_train::config::{ConfigSource, RunConfig};
 use lacuna_train::data::Data;
 use lacuna_train::evaluate::{detect_all, map_classes, match_classes};
-use lacuna_train::methods::Method;
 use lacuna_train::model::Model;
 use lacuna_train::run::{CONFIG, Finished, METRICS};
 use serde_json::Value;
@@ -113,7 +112,7 @@ fn curves(train: &[&Value], evaluations: &[&Value]) -> Curves {
         ("loss_proposal_regression", "proposal regression"),
         ("loss_consistency", "consistency"),
     ];
-    let taught = train.iter().any(|line| line["detections_per_image"].as_f64() > Some(0.0));
+    let has_detections = train.iter().any(|line| line["detections_per_image"].as_f64() > Some(0.0));
     let boxes = [
         ("annotations_per_image", "annotations"),
         ("detections_per_image", "detections"),
@@ -131,7 +130,7 @@ fn curves(train: &[&Value], evaluations: &[&Value]) -> Curves {
                 ("teacher_ap50", "teacher AP50"),
             ],
         ),
-        boxes_per_image: if taught { series(train, &boxes) } else { Vec::new() },
+        boxes_per_image: if has_detections { series(train, &boxes) } else { Vec::new() },
         pseudo_labels: series(train, &[("pseudo_precision", "precision"), ("pseudo_recall", "recall")]),
         calibrator: series(
             train,
@@ -151,12 +150,13 @@ fn curves(train: &[&Value], evaluations: &[&Value]) -> Curves {
 
 /// A third of the training each, of the lines in which a teacher was judged.
 fn stages(train: &[&Value]) -> Vec<TrainingStage> {
-    let taught: Vec<&Value> = train.iter().copied().filter(|line| line.get("scores").is_some()).collect();
-    if taught.is_empty() {
+    let judged_lines: Vec<&Value> =
+        train.iter().copied().filter(|line| line.get("scores").is_some()).collect();
+    if judged_lines.is_empty() {
         return Vec::new();
     }
     let names = ["early", "middle", "late"];
-    let size = taught.len().div_ceil(names.len());
+    let size = judged_lines.len().div_ceil(names.len());
     let first_of = |lines: &[&Value]| lines[0]["iteration"].as_u64().unwrap_or(0);
     let mut begin = 0;
     let stage = |(name, lines): (&str, &[&Value])| {
@@ -171,18 +171,18 @@ fn stages(train: &[&Value]) -> Vec<TrainingStage> {
             scores: sums(lines.iter().map(|line| &line["scores"]), &|value| value.as_f64()),
         }
     };
-    names.into_iter().zip(taught.chunks(size)).map(stage).collect()
+    names.into_iter().zip(judged_lines.chunks(size)).map(stage).collect()
 }
 
 /// Position by position.
-fn sums<'a>(lists: impl Iterator<Item = &'a Value>, of: &dyn Fn(&Value) -> Option<f64>) -> Vec<f64> {
+fn sums<'a>(lists: impl Iterator<Item = &'a Value>, value_of: &dyn Fn(&Value) -> Option<f64>) -> Vec<f64> {
     let mut sums: Vec<f64> = Vec::new();
     for list in lists {
         for (at, value) in list.as_array().into_iter().flatten().enumerate() {
             if at == sums.len() {
                 sums.push(0.0);
             }
-            sums[at] += of(value).unwrap_or(0.0);
+            sums[at] += value_of(value).unwrap_or(0.0);
         }
     }
     sums
@@ -329,10 +329,7 @@ fn recover(model: &Model, config: &RunConfig, dataset: &Dataset, detections: &[V
                 (candidates(&judged, score_min, confidence), "raw scores")
             }
         };
-    let confidence_min = match &config.method {
-        Method::Calibrated(method) => method.confidence_min,
-        _ => CONFIDENCE_MIN,
-    };
+    let confidence_min = config.method.confidence_min().unwrap_or(CONFIDENCE_MIN);
     let acceptance = Acceptance::Confidence(Confidence(confidence_min));
     Recovered {
         boxes: Completion::new(candidates, acceptance, dataset.categories().len()).recovered,

@@ -154,10 +154,10 @@ impl Observer for RunDisplay {
     }
 
     fn evaluated(&mut self, record: &Record) {
-        let of = |who: &str, ap: &Option<lacuna_eval::AveragePrecision>| {
+        let describe = |who: &str, ap: &Option<lacuna_eval::AveragePrecision>| {
             ap.as_ref().map(|ap| format!(", {who} AP {} AP50 {}", percent(ap.ap), percent(ap.ap50)))
         };
-        let [student, teacher] = [of("student", &record.student), of("teacher", &record.teacher)];
+        let [student, teacher] = [describe("student", &record.student), describe("teacher", &record.teacher)];
         if student.is_some() || teacher.is_some() {
             let at = thousands(record.iteration as usize);
             let aps = [student, teacher].into_iter().flatten().collect::<String>();
