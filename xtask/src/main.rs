@@ -1,8 +1,6 @@
-//! Chores of the repository: `cargo xtask --help`.
+//! Benchmarks of the project: `cargo xtask --help`.
 
 mod bench;
-mod experiment;
-mod gaps;
 
 use clap::Parser;
 
@@ -11,23 +9,15 @@ use clap::Parser;
 static ALLOCATOR: lacuna_kernels::Recycle = lacuna_kernels::Recycle::new();
 
 #[derive(Parser)]
-#[command(about = "Chores of the repository")]
+#[command(about = "Benchmarks of the project")]
 enum Task {
     /// Time our code and, side by side, its peers in Python.
     #[command(subcommand)]
     Bench(bench::Bench),
-    /// One of the paper's tables, in small.
-    Experiment(experiment::Options),
-    /// Hide boxes in every way, and see how well calibrators tell the confidence of the missing ones.
-    Gaps(gaps::Options),
 }
 
 fn main() -> anyhow::Result<()> {
-    let task = Task::parse();
+    let Task::Bench(bench) = Task::parse();
     lacuna_kernels::Isa::from_env()?;
-    match task {
-        Task::Bench(bench) => bench.run(),
-        Task::Experiment(options) => experiment::run(&options),
-        Task::Gaps(options) => gaps::run(&options),
-    }
+    bench.run()
 }

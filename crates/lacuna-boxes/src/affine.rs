@@ -1,3 +1,5 @@
+//! Axis-aligned affine maps between an image and its views.
+
 use crate::Box2;
 
 /// An axis-aligned affine map, `x → x_scale·x + x_shift` and likewise for `y`: every resize, flip
@@ -15,6 +17,7 @@ pub struct Affine {
 }
 
 impl Affine {
+    /// The map that changes nothing.
     pub const IDENTITY: Self = Self { x_scale: 1.0, y_scale: 1.0, x_shift: 0.0, y_shift: 0.0 };
 
     /// Resizing an image of `from` pixels (width, height) to one of `to` pixels.
@@ -54,6 +57,7 @@ impl Affine {
         }
     }
 
+    /// The map back.
     #[must_use]
     pub fn inverse(self) -> Self {
         Self {

@@ -20,13 +20,18 @@ pub use overlap::{PairwiseMatrix, best_iou, iof, iou, pairwise_iof, pairwise_iou
 /// overlaps nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Box2 {
+    /// The left side.
     pub x1: f32,
+    /// The top side.
     pub y1: f32,
+    /// The right side.
     pub x2: f32,
+    /// The bottom side.
     pub y2: f32,
 }
 
 impl Box2 {
+    /// A box by its corners.
     pub const fn new(x1: f32, y1: f32, x2: f32, y2: f32) -> Self {
         Self { x1, y1, x2, y2 }
     }
@@ -36,10 +41,12 @@ impl Box2 {
         Self::new(x, y, x + width, y + height)
     }
 
+    /// The width; negative when the corners are swapped.
     pub fn width(self) -> f32 {
         self.x2 - self.x1
     }
 
+    /// The height; negative when the corners are swapped.
     pub fn height(self) -> f32 {
         self.y2 - self.y1
     }

@@ -1,3 +1,5 @@
+//! Non-maximum suppression.
+
 use std::cmp::Ordering;
 
 use crate::{Box2, iou};
@@ -74,7 +76,7 @@ impl Columns {
     /// Is the IoU of `b` with any of them above `iou_max`?
     fn any_overlaps(&self, b: Box2, iou_max: f64) -> bool {
         const AT_ONCE: usize = 16;
-        // Without a division, and a little less strict: those that pass are looked at again.
+        // Without a division and slightly less strict; what passes is checked exactly.
         let (nearly, area) = ((iou_max - 1e-4) as f32, b.area());
         let columns = (self.x1.chunks(AT_ONCE).zip(self.y1.chunks(AT_ONCE)))
             .zip(self.x2.chunks(AT_ONCE).zip(self.y2.chunks(AT_ONCE)))

@@ -1,3 +1,5 @@
+//! Overlap of boxes: IoU and IoF, of pairs and of lists.
+
 use crate::Box2;
 
 /// Intersection over union, in `[0, 1]`; 0 when both boxes are degenerate.
@@ -26,23 +28,27 @@ pub struct PairwiseMatrix {
 }
 
 impl PairwiseMatrix {
-    fn of(a: &[Box2], b: &[Box2], value: impl Fn(Box2, Box2) -> f32) -> Self {
+    fn from_pairs(a: &[Box2], b: &[Box2], value: impl Fn(Box2, Box2) -> f32) -> Self {
         let values = a.iter().flat_map(|&a| b.iter().map(move |&b| (a, b))).map(|(a, b)| value(a, b));
         Self { rows: a.len(), columns: b.len(), values: values.collect() }
     }
 
+    /// The number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
+    /// The number of columns.
     pub fn columns(&self) -> usize {
         self.columns
     }
 
+    /// The values of one row.
     pub fn row(&self, row: usize) -> &[f32] {
         &self.values[row * self.columns..(row + 1) * self.columns]
     }
 
+    /// One value.
     pub fn get(&self, row: usize, column: usize) -> f32 {
         self.row(row)[column]
     }
@@ -50,13 +56,13 @@ impl PairwiseMatrix {
 
 /// [`iou`] of every box of `a` (rows) with every box of `b` (columns).
 pub fn pairwise_iou(a: &[Box2], b: &[Box2]) -> PairwiseMatrix {
-    PairwiseMatrix::of(a, b, iou)
+    PairwiseMatrix::from_pairs(a, b, iou)
 }
 
 /// [`iof`] of every box of `a` (rows) with every box of `b` (columns): the share of `a` that is
 /// covered.
 pub fn pairwise_iof(a: &[Box2], b: &[Box2]) -> PairwiseMatrix {
-    PairwiseMatrix::of(a, b, iof)
+    PairwiseMatrix::from_pairs(a, b, iof)
 }
 
 /// The largest IoU of `a` with any of `others`, and which one; the first of equals. `None` when

@@ -1,9 +1,11 @@
+//! Bayesian binning into quantiles (BBQ).
+
 use lacuna_boxes::Score;
 use serde::{Deserialize, Serialize};
 
 use crate::histogram::{HistogramBinning, bin_of};
 use crate::invalid::{Invalid, positive};
-use crate::tally::{Tally, tally};
+use crate::tally::{Tally, tally_by_score};
 use crate::{Confidence, JudgedScore, NoFit};
 
 /// Bayesian binning (BBQ, Naeini et al., 2015): the mean of histogram binnings with different numbers of bins,
@@ -49,14 +51,15 @@ const RANGE: f64 = 10.0;
 const ELBOW: f64 = 0.001;
 
 impl BayesianBinning {
-    /// Each weight with the confidences of its bins, the greatest weight first.
+    /// The weight and the confidences of the bins of each binning, the greatest weight first.
     pub fn binnings(&self) -> impl Iterator<Item = (f64, &[f64])> {
         self.binnings.iter().map(|binning| (binning.weight, binning.histogram.bins()))
     }
 
+    /// The confidence of a score.
     pub fn confidence(&self, score: Score) -> Confidence {
         let mean: f64 =
-            self.binnings.iter().map(|binning| binning.weight * binning.histogram.at(score)).sum();
+            self.binnings.iter().map(|binning| binning.weight * binning.histogram.precision_at(score)).sum();
         Confidence(mean.min(1.0) as f32)
     }
 
@@ -65,7 +68,7 @@ impl BayesianBinning {
         self.binnings.iter().flat_map(|binning| binning.histogram.edges())
     }
 
-    /// The posterior of B bins is `∝ exp(−BIC/2)` with `BIC = −2·ln L + B·ln n`; binnings below the elbow of the
+    /// Fit all binnings. The posterior of B bins is `∝ exp(−BIC/2)` with `BIC = −2·ln L + B·ln n`; binnings below the elbow of the
     /// posteriors are left out.
     ///
     /// Differs from the paper, as netcal does: the bins are of equal width rather than of equal frequency, and the
@@ -74,9 +77,9 @@ impl BayesianBinning {
     /// [`HistogramBinning`]), and the likelihood is summed with 64 bits rather than 32.
     ///
     /// # Errors
-    /// When there are not both outcomes.
+    /// [`NoFit::OneOutcome`], or [`NoFit::NotAScore`].
     pub fn fit(judged: impl IntoIterator<Item = JudgedScore>) -> Result<Self, NoFit> {
-        let cumulated = Cumulated::new(&tally(judged)?);
+        let cumulated = Cumulated::new(&tally_by_score(judged)?);
         let n = cumulated.total() as f64;
         let least = (n.cbrt() / RANGE).floor().max(1.0) as usize;
         let most = (n / 5.0).ceil().min((n.cbrt() * RANGE).ceil()) as usize;
@@ -96,14 +99,14 @@ impl BayesianBinning {
         let sum: f64 = candidates.iter().map(|(_, posterior)| posterior).sum();
         let weighted = |(n_bins, posterior)| Weighted {
             weight: posterior / sum,
-            histogram: HistogramBinning::of_counts(&cumulated.bins(n_bins).collect::<Vec<_>>()),
+            histogram: HistogramBinning::from_counts(&cumulated.bins(n_bins).collect::<Vec<_>>()),
         };
         Ok(Self { binnings: candidates.into_iter().map(weighted).collect() })
     }
 }
 
-/// How many of the posteriors, the greatest first, are kept: those before the first small drop, where the
-/// greatest may be shared by several.
+/// How many of the posteriors, the greatest first, are kept: those before the first small drop. Several may
+/// share the greatest.
 fn elbow(candidates: &[(usize, f64)]) -> usize {
     let n = candidates.len() as f64;
     let mean = candidates.iter().map(|(_, posterior)| posterior).sum::<f64>() / n;
@@ -163,21 +166,21 @@ impl Cumulated {
         first + self.scores[first..end].partition_point(|score| score * (n_bins as f64) < k as f64)
     }
 
-    /// Of the binnings with `least` to `most` bins. All of them go through the scores side by side, a short way at
-    /// a time, so that what they read stays in the processor's cache.
+    /// The log-likelihoods of the binnings with `least` to `most` bins. All of them pass over the scores side by
+    /// side, a stretch at a time, so that what they read stays in the cache.
     fn log_likelihoods(&self, least: usize, most: usize) -> Vec<f64> {
-        const WAYS: usize = 64;
+        const STRETCHES: usize = 64;
         let mut binnings: Vec<_> = (least..=most).map(|n_bins| (n_bins, self.bins(n_bins), 0.0)).collect();
-        for way in 0..WAYS {
+        for stretch in 0..STRETCHES {
             for (n_bins, bins, sum) in &mut binnings {
-                let due = (way + 1) * *n_bins / WAYS - way * *n_bins / WAYS;
+                let due = (stretch + 1) * *n_bins / STRETCHES - stretch * *n_bins / STRETCHES;
                 *sum += bins.take(due).map(log_likelihood).sum::<f64>();
             }
         }
         binnings.into_iter().map(|(_, _, sum)| sum).collect()
     }
 
-    /// How many are in each bin, and how many of them are right.
+    /// The number of detections in each bin, and of right ones.
     fn bins(&self, n_bins: usize) -> impl Iterator<Item = (u64, u64)> {
         let mut from = (0, 0);
         (1..=n_bins).map(move |k| {
@@ -225,10 +228,10 @@ mod tests {
             samples in prop::collection::vec((0.0f32..=1.0, any::<bool>()), 2..80), n_bins in 1usize..40
         ) {
             let samples = judged(&samples);
-            if let Ok(tallies) = tally(samples.iter().copied()) {
+            if let Ok(tallies) = tally_by_score(samples.iter().copied()) {
                 let n_bins = NonZero::new(n_bins).expect("not zero");
                 let counts: Vec<_> = Cumulated::new(&tallies).bins(n_bins.get()).collect();
-                prop_assert_eq!(HistogramBinning::of_counts(&counts), HistogramBinning::fit(samples, n_bins)?);
+                prop_assert_eq!(HistogramBinning::from_counts(&counts), HistogramBinning::fit(samples, n_bins)?);
             }
         }
     }

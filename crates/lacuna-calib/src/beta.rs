@@ -1,9 +1,11 @@
+//! Beta calibration.
+
 use lacuna_boxes::Score;
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::{Invalid, finite};
-use crate::logistic::{Sample, check_overlap, inner, likeliest, sigmoid};
-use crate::tally::{Tally, tally};
+use crate::logistic::{FeatureRow, check_overlap, inner, maximize_likelihood, sigmoid};
+use crate::tally::{Tally, tally_by_score};
 use crate::{Confidence, JudgedScore, NoFit};
 
 /// Beta calibration of a score p: `σ(a·ln p − b·ln(1 − p) + c)` with `a, b ≥ 0`, not both 0 (Kull et al.,
@@ -49,28 +51,29 @@ impl Beta {
         [self.a, self.b, self.c]
     }
 
+    /// The confidence of a score.
     pub fn confidence(&self, score: Score) -> Confidence {
         let [ln_p, minus_ln_q] = features(score.0.into());
         Confidence(sigmoid(self.a * ln_p + self.b * minus_ln_q + self.c) as f32)
     }
 
-    /// The `a, b ≥ 0` and `c` of the greatest likelihood, by Newton's method from the identity
+    /// The `a, b ≥ 0` and `c` of maximum likelihood, by Newton's method from the identity
     /// `a = b = 1`, `c = 0`. Where `a` or `b` comes out negative it is set to 0 and the rest fitted again: as the
     /// likelihood is concave, that is the optimum under the constraint.
     ///
     /// # Errors
     /// When there is no such triple, or only one with `a = b = 0`: see [`NoFit`].
     pub fn fit(judged: impl IntoIterator<Item = JudgedScore>) -> Result<Self, NoFit> {
-        let tallies = tally(judged)?;
+        let tallies = tally_by_score(judged)?;
         check_overlap(&tallies)?;
         let with_both = |tally: &Tally| {
             let [ln_p, minus_ln_q] = features(tally.score);
-            Sample::new([ln_p, minus_ln_q, 1.0], tally)
+            FeatureRow::new([ln_p, minus_ln_q, 1.0], tally)
         };
-        let samples: Vec<_> = tallies.iter().map(with_both).collect();
-        // It may fail where the constrained optimum exists: when a band of scores holds just the right ones, or
-        // when there are but two scores.
-        if let Ok(point) = likeliest(&samples, [1.0, 1.0, 0.0])
+        let rows: Vec<_> = tallies.iter().map(with_both).collect();
+        // This may fail although the constrained optimum exists: when one band of scores holds exactly the right
+        // detections, or when there are only two scores.
+        if let Ok(point) = maximize_likelihood(&rows, [1.0, 1.0, 0.0])
             && let [a, b, c] = point.theta
             && a >= 0.0
             && b >= 0.0
@@ -79,12 +82,12 @@ impl Beta {
         }
 
         let with_one = |k: usize| {
-            let of_tally = |tally: &Tally| Sample::new([features(tally.score)[k], 1.0], tally);
-            likeliest(&tallies.iter().map(of_tally).collect::<Vec<_>>(), [1.0, 0.0])
+            let of_tally = |tally: &Tally| FeatureRow::new([features(tally.score)[k], 1.0], tally);
+            maximize_likelihood(&tallies.iter().map(of_tally).collect::<Vec<_>>(), [1.0, 0.0])
         };
         let without_a = with_one(1)?;
         let without_b = with_one(0)?;
-        // Which of them is negative tells which edge the optimum is on, unless both are.
+        // The optimum is on one of the two edges; the lower loss decides.
         let edges = [
             (without_a.loss, Self { a: 0.0, b: without_a.theta[0], c: without_a.theta[1] }),
             (without_b.loss, Self { a: without_b.theta[0], b: 0.0, c: without_b.theta[1] }),

@@ -1,3 +1,5 @@
+//! The calibrator: a curve for all classes, and one of its own for each class with enough detections.
+
 use std::collections::BTreeMap;
 
 use lacuna_boxes::Score;
@@ -7,14 +9,15 @@ use crate::curve::least_score;
 use crate::invalid::Invalid;
 use crate::{CalibratorKind, Confidence, Curve, NoFit, Outcome, Platt, Proximity, Sample};
 
-/// So many judged detections of a class weigh as much as those of all classes together: with fewer, a fit of
-/// two parameters says more about the few than about the class.
+/// With this many judged detections, a class's own curve and the pooled curve have equal weight. With fewer,
+/// a fit of two parameters says more about the few detections than about the class.
 const SHRINK: f64 = 50.0;
 
-/// One calibrator for all classes together, and where there are detections enough one of a class's own. The
-/// confidence of a score s of a class with n judged detections is `λ·own(s) + (1 − λ)·pooled(s)` with
-/// `λ = n/(n + 50)`; a class without a calibrator of its own has the pooled one. Where calibrators only grow with
-/// the score, so does their mean.
+/// A curve for all classes together (pooled), and one for each class that has enough detections of its own.
+///
+/// The confidence of a score s of a class with n judged detections is `λ·own(s) + (1 − λ)·pooled(s)` with
+/// `λ = n/(n + 50)`. A class without a curve of its own has the pooled one. If the curves never fall, neither
+/// does the confidence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Fields")]
 pub struct Calibrator {
@@ -24,10 +27,12 @@ pub struct Calibrator {
     classes: Vec<Own>,
 }
 
+/// The curve of one class.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Own {
     class: usize,
+    /// The number of judged detections.
     judged: usize,
     calibrator: Curve,
 }
@@ -57,7 +62,7 @@ impl From<Platt> for Calibrator {
     }
 }
 
-/// The same for all classes.
+/// The same curve for all classes.
 impl From<Curve> for Calibrator {
     fn from(pooled: Curve) -> Self {
         Self { pooled, classes: Vec::new() }
@@ -65,59 +70,61 @@ impl From<Curve> for Calibrator {
 }
 
 impl Calibrator {
-    /// For all classes together or, `per_class`, also for each. A class whose own detections determine no
-    /// calibrator goes without one.
+    /// Fit a curve to all classes together and, with `per_class`, one to each class. A class whose samples
+    /// determine no curve has none of its own.
     ///
     /// # Errors
-    /// When the detections of all classes together determine none: see [`NoFit`].
-    pub fn fit(kind: CalibratorKind, per_class: bool, observed: &[Sample]) -> Result<Self, NoFit> {
-        let pooled = Curve::fit(kind, observed)?;
+    /// When the samples of all classes together determine none: see [`NoFit`].
+    pub fn fit(kind: CalibratorKind, per_class: bool, samples: &[Sample]) -> Result<Self, NoFit> {
+        let pooled = Curve::fit(kind, samples)?;
         if !per_class {
             return Ok(pooled.into());
         }
         let mut by_class: BTreeMap<usize, Vec<Sample>> = BTreeMap::new();
-        for observed in observed {
-            by_class.entry(observed.class).or_default().push(*observed);
+        for sample in samples {
+            by_class.entry(sample.class).or_default().push(*sample);
         }
-        let own = |(class, observed): (usize, Vec<Sample>)| {
+        let own = |(class, samples): (usize, Vec<Sample>)| {
             let calibrator = match &pooled {
-                Curve::Completeness(all) => Curve::Completeness(all.of_class(&observed).ok()?),
-                _ => Curve::fit(kind, &observed).ok()?,
+                Curve::Completeness(all) => Curve::Completeness(all.fit_class(&samples).ok()?),
+                _ => Curve::fit(kind, &samples).ok()?,
             };
-            let judged = observed.iter().filter(|observed| observed.outcome != Outcome::Candidate).count();
+            let judged = samples.iter().filter(|sample| sample.outcome != Outcome::Candidate).count();
             Some(Own { class, judged, calibrator })
         };
         let classes = by_class.into_iter().filter_map(own).collect();
         Ok(Self { pooled, classes })
     }
 
-    /// With the classes' places in another list: `place` of each, `None` of those that are not in it.
+    /// Renumber the classes for another list of classes; those that `new_class` maps to `None` are dropped.
     #[must_use]
-    pub fn with_classes(self, place: impl Fn(usize) -> Option<usize>) -> Self {
-        let moved = self.classes.into_iter().filter_map(|own| Some(Own { class: place(own.class)?, ..own }));
-        let mut classes: Vec<Own> = moved.collect();
+    pub fn with_classes(self, new_class: impl Fn(usize) -> Option<usize>) -> Self {
+        let renumbered =
+            self.classes.into_iter().filter_map(|own| Some(Own { class: new_class(own.class)?, ..own }));
+        let mut classes: Vec<Own> = renumbered.collect();
         classes.sort_by_key(|own| own.class);
         classes.dedup_by_key(|own| own.class);
         Self { pooled: self.pooled, classes }
     }
 
-    /// How many classes have one of their own.
+    /// The number of classes with a curve of their own.
     pub fn own_classes(&self) -> usize {
         self.classes.len()
     }
 
-    /// The calibrator of all classes together.
+    /// The curve of all classes together.
     pub fn pooled(&self) -> &Curve {
         &self.pooled
     }
 
+    /// The confidence of a detection of this class.
     pub fn confidence(&self, class: usize, score: Score, proximity: Proximity) -> Confidence {
         let pooled = self.pooled.confidence(score, proximity);
         let Some(own) = self.own(class) else { return pooled };
-        let share = own.judged as f64 / (own.judged as f64 + SHRINK);
+        let weight = own.judged as f64 / (own.judged as f64 + SHRINK);
         let [own, pooled] =
             [own.calibrator.confidence(score, proximity), pooled].map(|confidence| f64::from(confidence.0));
-        Confidence((share * own + (1.0 - share) * pooled) as f32)
+        Confidence((weight * own + (1.0 - weight) * pooled) as f32)
     }
 
     /// The least score of this class whose confidence is at least this; `None` when no score reaches it.
@@ -140,15 +147,15 @@ mod tests {
     use super::*;
 
     fn several(class: usize, score: f32, right: usize, wrong: usize) -> Vec<Sample> {
-        let observed = |outcome| Sample { class, score: Score(score), outcome };
-        [vec![observed(Outcome::Right); right], vec![observed(Outcome::Wrong); wrong]].concat()
+        let sample = |outcome| Sample { class, score: Score(score), outcome };
+        [vec![sample(Outcome::Right); right], vec![sample(Outcome::Wrong); wrong]].concat()
     }
 
     /// Class 2 has 50 detections, half of them right where of all 100 a quarter are.
     #[test]
     fn a_class_of_50_is_half_its_own() {
-        let observed = [several(0, 0.75, 0, 50), several(2, 0.75, 25, 25)].concat();
-        let fit = Calibrator::fit(CalibratorKind::Histogram, true, &observed).expect("both outcomes");
+        let samples = [several(0, 0.75, 0, 50), several(2, 0.75, 25, 25)].concat();
+        let fit = Calibrator::fit(CalibratorKind::Histogram, true, &samples).expect("both outcomes");
         assert_eq!(fit.confidence(2, Score(0.75), Proximity::Near), Confidence(0.375));
         // All of class 0 are wrong, and of class 7 nothing is known.
         assert_eq!(fit.confidence(0, Score(0.75), Proximity::Near), Confidence(0.25));
@@ -189,22 +196,22 @@ mod tests {
     proptest! {
         #[test]
         fn the_confidence_is_between_the_classs_own_and_that_of_all(
-            samples in prop::collection::vec((0usize..3, 0.0f32..=1.0, any::<bool>()), 2..200),
+            detections in prop::collection::vec((0usize..3, 0.0f32..=1.0, any::<bool>()), 2..200),
             mut scores in prop::collection::vec(0.0f32..=1.0, 20)
         ) {
             scores.sort_by(f32::total_cmp);
             for kind in CalibratorKind::JUDGED {
-                let observed: Vec<Sample> = samples
+                let samples: Vec<Sample> = detections
                     .iter()
                     .flat_map(|&(class, score, right)| several(class, score, right.into(), (!right).into()))
                     .collect();
-                let Ok(fit) = Calibrator::fit(kind, true, &observed) else { continue };
+                let Ok(fit) = Calibrator::fit(kind, true, &samples) else { continue };
                 for class in 0..3 {
-                    let own: Vec<Sample> = observed.iter().filter(|o| o.class == class).copied().collect();
+                    let own: Vec<Sample> = samples.iter().filter(|s| s.class == class).copied().collect();
                     let own = Curve::fit(kind, &own).unwrap_or(fit.pooled().clone());
                     for &score in &scores {
                         let confidence = fit.confidence(class, Score(score), Proximity::Near).0;
-                        let [a, b] = [&own, fit.pooled()].map(|of| of.confidence(Score(score), Proximity::Near).0);
+                        let [a, b] = [&own, fit.pooled()].map(|curve| curve.confidence(Score(score), Proximity::Near).0);
                         // Up to the rounding of the mean.
                         prop_assert!((a.min(b) - 1e-7..=a.max(b) + 1e-7).contains(&confidence));
                     }

@@ -1,32 +1,40 @@
+//! The curves from a score to a confidence, one for each kind of calibrator.
+
 use lacuna_boxes::Score;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BayesianBinning, Beta, Completeness, Confidence, HistogramBinning, Isotonic, NoFit, Platt, Proximity,
-    Sample, Temperature,
+    BayesianBinning, Beta, Confidence, GapAware, HistogramBinning, Isotonic, NoFit, Platt, Proximity, Sample,
+    Temperature,
 };
 
-/// The calibrators. All but the last are fitted to judged detections, those near an annotation; the last to all.
+/// The kinds of calibrators. All but the last are fitted to judged detections, the last to candidates as well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CalibratorKind {
-    /// The paper's.
+    /// Platt scaling, the paper's choice.
     #[default]
     Platt,
+    /// Temperature scaling.
     Temperature,
+    /// Isotonic regression.
     Isotonic,
+    /// Beta calibration.
     Beta,
+    /// Histogram binning.
     Histogram,
+    /// Bayesian binning.
     Bayesian,
-    /// Knows about the gaps.
+    /// Takes missing annotations into account: [`GapAware`].
     Completeness,
 }
 
 impl CalibratorKind {
-    /// Those that are fitted to judged detections.
+    /// The kinds that are fitted to judged detections only.
     pub const JUDGED: [Self; 6] =
         [Self::Platt, Self::Temperature, Self::Isotonic, Self::Beta, Self::Histogram, Self::Bayesian];
 
+    /// All kinds.
     pub const ALL: [Self; 7] = [
         Self::Platt,
         Self::Temperature,
@@ -37,7 +45,7 @@ impl CalibratorKind {
         Self::Completeness,
     ];
 
-    /// As it is written in files.
+    /// The name in files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Platt => "platt",
@@ -51,24 +59,33 @@ impl CalibratorKind {
     }
 }
 
-/// From a score to a confidence (the paper's φ).
+/// A fitted curve from scores to confidences (the paper's φ).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Curve {
+    /// Platt scaling.
     Platt(Platt),
+    /// Temperature scaling.
     Temperature(Temperature),
+    /// Isotonic regression.
     Isotonic(Isotonic),
+    /// Beta calibration.
     Beta(Beta),
+    /// Histogram binning.
     Histogram(HistogramBinning),
+    /// Bayesian binning.
     Bayesian(BayesianBinning),
-    Completeness(Completeness),
+    /// Takes missing annotations into account.
+    Completeness(GapAware),
 }
 
 impl Curve {
+    /// Fit a curve of this kind.
+    ///
     /// # Errors
-    /// When the detections determine none: see [`NoFit`].
-    pub fn fit(kind: CalibratorKind, observed: &[Sample]) -> Result<Self, NoFit> {
-        let judged = observed.iter().filter_map(Sample::judged);
+    /// When the samples determine none: see [`NoFit`].
+    pub fn fit(kind: CalibratorKind, samples: &[Sample]) -> Result<Self, NoFit> {
+        let judged = samples.iter().filter_map(Sample::judged);
         Ok(match kind {
             CalibratorKind::Platt => Self::Platt(Platt::fit(judged)?),
             CalibratorKind::Temperature => Self::Temperature(Temperature::fit(judged)?),
@@ -78,11 +95,11 @@ impl Curve {
                 Self::Histogram(HistogramBinning::fit(judged, HistogramBinning::N_BINS)?)
             }
             CalibratorKind::Bayesian => Self::Bayesian(BayesianBinning::fit(judged)?),
-            CalibratorKind::Completeness => Self::Completeness(Completeness::fit(observed)?),
+            CalibratorKind::Completeness => Self::Completeness(GapAware::fit(samples)?),
         })
     }
 
-    /// Of a detection at this place; only the calibrator that knows about the gaps makes a difference.
+    /// The confidence of a detection. Only [`Curve::Completeness`] depends on `proximity`.
     pub fn confidence(&self, score: Score, proximity: Proximity) -> Confidence {
         match self {
             Self::Platt(platt) => platt.confidence(score),
@@ -91,7 +108,7 @@ impl Curve {
             Self::Beta(beta) => beta.confidence(score),
             Self::Histogram(histogram) => histogram.confidence(score),
             Self::Bayesian(bayesian) => bayesian.confidence(score),
-            Self::Completeness(completeness) => completeness.confidence(score, proximity),
+            Self::Completeness(gap_aware) => gap_aware.confidence(score, proximity),
         }
     }
 
@@ -101,7 +118,7 @@ impl Curve {
         least_score(self.breaks(), |score| self.confidence(score, proximity), confidence)
     }
 
-    /// What can be told in a few numbers, by name.
+    /// The parameters by name; empty for curves with many of them.
     pub fn parameters(&self) -> Vec<(&'static str, f64)> {
         match self {
             Self::Platt(Platt { w, b }) => vec![("w", *w), ("b", *b)],
@@ -110,7 +127,7 @@ impl Curve {
                 let [a, b, c] = beta.abc();
                 vec![("a", a), ("b", b), ("c", c)]
             }
-            Self::Completeness(completeness) => vec![("completeness", completeness.share())],
+            Self::Completeness(gap_aware) => vec![("completeness", gap_aware.completeness())],
             Self::Isotonic(_) | Self::Histogram(_) | Self::Bayesian(_) => Vec::new(),
         }
     }
@@ -162,7 +179,7 @@ mod tests {
     use super::*;
     use crate::JudgedScore;
 
-    fn observed(judged: &[JudgedScore]) -> Vec<Sample> {
+    fn to_samples(judged: &[JudgedScore]) -> Vec<Sample> {
         judged.iter().map(|judged| Sample::from((0, *judged))).collect()
     }
 
@@ -174,16 +191,16 @@ mod tests {
     }
 
     /// Scores that are often equal, with either outcome.
-    fn samples() -> impl Strategy<Value = Vec<JudgedScore>> {
+    fn any_judged() -> impl Strategy<Value = Vec<JudgedScore>> {
         let score = prop_oneof![0.0f32..=1.0, (0u8..=20).prop_map(|s| f32::from(s) / 20.0)];
         prop::collection::vec((score, any::<bool>()), 2..120).prop_map(|samples| judged(&samples))
     }
 
     fn fits(judged: &[JudgedScore]) -> impl Iterator<Item = Curve> {
-        CalibratorKind::JUDGED.into_iter().filter_map(|kind| Curve::fit(kind, &observed(judged)).ok())
+        CalibratorKind::JUDGED.into_iter().filter_map(|kind| Curve::fit(kind, &to_samples(judged)).ok())
     }
 
-    fn some() -> Vec<JudgedScore> {
+    fn overlapping() -> Vec<JudgedScore> {
         let samples = (0..200u16).map(|i| (f32::from(i * 37 % 200) / 200.0, i * 91 % 200 < i * 37 % 200));
         judged(&samples.collect::<Vec<_>>())
     }
@@ -192,7 +209,7 @@ mod tests {
     fn every_kind_is_written_and_read_by_its_name() {
         for kind in CalibratorKind::JUDGED {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
-            let fit = Curve::fit(kind, &observed(&some())).unwrap();
+            let fit = Curve::fit(kind, &to_samples(&overlapping())).unwrap();
             assert_eq!(serde_json::to_value(fit).unwrap()["kind"], kind.name());
         }
         assert_eq!(CalibratorKind::default(), CalibratorKind::Platt);
@@ -247,13 +264,13 @@ mod tests {
     proptest! {
         #[test]
         fn confidences_are_probabilities_and_most_kinds_never_fall(
-            judged in samples(), mut scores in prop::collection::vec(0.0f32..=1.0, 1..50)
+            judged in any_judged(), mut scores in prop::collection::vec(0.0f32..=1.0, 1..50)
         ) {
             scores.extend([0.0, 0.5, 1.0]);
             scores.extend(judged.iter().map(|judged| judged.score.0));
             scores.sort_by(f32::total_cmp);
             for kind in CalibratorKind::JUDGED {
-                let Ok(fit) = Curve::fit(kind, &observed(&judged)) else { continue };
+                let Ok(fit) = Curve::fit(kind, &to_samples(&judged)) else { continue };
                 let confidences: Vec<f32> = scores.iter().map(|&s| fit.confidence(Score(s), Proximity::Near).0).collect();
                 prop_assert!(confidences.iter().all(|c| (0.0..=1.0).contains(c)), "{fit:?}");
                 prop_assert!(!NEVER_FALL.contains(&kind) || confidences.is_sorted(), "{fit:?}");
@@ -262,19 +279,19 @@ mod tests {
 
         #[test]
         fn the_order_of_detections_changes_nothing(
-            (judged, shuffled) in samples().prop_flat_map(|s| (Just(s.clone()), Just(s).prop_shuffle()))
+            (judged, shuffled) in any_judged().prop_flat_map(|s| (Just(s.clone()), Just(s).prop_shuffle()))
         ) {
             for kind in CalibratorKind::JUDGED {
-                prop_assert_eq!(Curve::fit(kind, &observed(&judged)), Curve::fit(kind, &observed(&shuffled)));
+                prop_assert_eq!(Curve::fit(kind, &to_samples(&judged)), Curve::fit(kind, &to_samples(&shuffled)));
             }
         }
 
         /// All but Bayesian binning, which grows finer as detections become more.
         #[test]
-        fn the_same_detections_twice_say_the_same(judged in samples(), score in 0.0f32..=1.0) {
+        fn the_same_detections_twice_say_the_same(judged in any_judged(), score in 0.0f32..=1.0) {
             for kind in CalibratorKind::JUDGED.into_iter().filter(|kind| *kind != CalibratorKind::Bayesian) {
                 let (once, twice) =
-                    (Curve::fit(kind, &observed(&judged)), Curve::fit(kind, &observed(&[&judged[..], &judged].concat())));
+                    (Curve::fit(kind, &to_samples(&judged)), Curve::fit(kind, &to_samples(&[&judged[..], &judged].concat())));
                 prop_assert_eq!(once.is_ok(), twice.is_ok(), "{:?}", (&once, &twice));
                 if let (Ok(once), Ok(twice)) = (once, twice) {
                     let [once, twice] = [once, twice].map(|fit| fit.confidence(Score(score), Proximity::Near).0);
@@ -285,7 +302,7 @@ mod tests {
 
         #[test]
         fn the_least_score_has_the_confidence_and_none_below_it_has(
-            judged in samples(), confidence in 0.0f32..=1.0, scores in prop::collection::vec(0.0f32..=1.0, 50)
+            judged in any_judged(), confidence in 0.0f32..=1.0, scores in prop::collection::vec(0.0f32..=1.0, 50)
         ) {
             for fit in fits(&judged) {
                 let reaches = |score: f32| fit.confidence(Score(score), Proximity::Near).0 >= confidence;
@@ -300,7 +317,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read_exactly(judged in samples()) {
+        fn what_is_written_is_read_exactly(judged in any_judged()) {
             for fit in fits(&judged) {
                 let json = serde_json::to_string(&fit).unwrap();
                 prop_assert_eq!(&serde_json::from_str::<Curve>(&json).unwrap(), &fit);

@@ -1,23 +1,28 @@
+//! Reliability diagrams and the expected calibration error.
+
 use serde::{Deserialize, Serialize};
 
 const BINS: usize = 10;
 
-/// How confidences compare with what came true, in ten bins of equal width.
+/// A reliability diagram: confidence against precision, in ten bins of equal width.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reliability {
     bins: [ReliabilityBin; BINS],
 }
 
+/// The detections of one bin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReliabilityBin {
+    /// The number of detections.
     pub count: u64,
+    /// How many of them are right.
     pub right: u64,
     /// The sum of the confidences.
     pub confidence: f64,
 }
 
 impl Reliability {
-    /// A detection with this confidence (or raw score), and whether it is right.
+    /// Add a detection with this confidence (or raw score) and whether it is right.
     pub fn add(&mut self, confidence: f32, right: bool) {
         let bin = &mut self.bins[((confidence * BINS as f32) as usize).min(BINS - 1)];
         bin.count += 1;
@@ -25,11 +30,12 @@ impl Reliability {
         bin.confidence += f64::from(confidence);
     }
 
-    /// Of confidences below 0.1, below 0.2, and so on.
+    /// The bins, the lowest confidences first.
     pub fn bins(&self) -> &[ReliabilityBin] {
         &self.bins
     }
 
+    /// The number of detections in all bins.
     pub fn count(&self) -> u64 {
         self.bins.iter().map(|bin| bin.count).sum()
     }

@@ -1,10 +1,12 @@
+//! Histogram binning.
+
 use std::num::NonZero;
 
 use lacuna_boxes::Score;
 use serde::{Deserialize, Serialize};
 
-use crate::invalid::{Invalid, shares};
-use crate::tally::tally;
+use crate::invalid::{Invalid, probabilities};
+use crate::tally::tally_by_score;
 use crate::{Confidence, JudgedScore, NoFit};
 
 /// Histogram binning (Zadrozny & Elkan, 2001): the confidence of a score is the precision of its bin, of n bins
@@ -26,13 +28,13 @@ impl TryFrom<Fields> for HistogramBinning {
     type Error = Invalid;
 
     fn try_from(Fields { bins }: Fields) -> Result<Self, Invalid> {
-        shares("bins", bins.iter().copied())?;
+        probabilities("bins", bins.iter().copied())?;
         Ok(Self { bins })
     }
 }
 
 impl HistogramBinning {
-    /// As many as in the paper and in netcal.
+    /// The number of bins in the paper and in netcal.
     pub const N_BINS: NonZero<usize> = NonZero::new(10).expect("not zero");
 
     /// The confidence of each bin, the lowest scores first.
@@ -40,11 +42,12 @@ impl HistogramBinning {
         &self.bins
     }
 
+    /// The confidence of a score.
     pub fn confidence(&self, score: Score) -> Confidence {
-        Confidence(self.at(score) as f32)
+        Confidence(self.precision_at(score) as f32)
     }
 
-    pub(crate) fn at(&self, score: Score) -> f64 {
+    pub(crate) fn precision_at(&self, score: Score) -> f64 {
         self.bins[bin_of(score.0.into(), self.bins.len())]
     }
 
@@ -57,27 +60,27 @@ impl HistogramBinning {
         })
     }
 
-    /// A bin without a judged detection has its center as confidence.
+    /// Fit `n_bins` bins. A bin without judged detections has its center as confidence.
     ///
     /// Differs from the paper, as netcal does: bins are of equal width, not of equal frequency.
     /// Differs from netcal: there a score on the edge of two bins is counted in the upper one and then looked up
     /// in the lower one. Here it belongs to the upper one.
     ///
     /// # Errors
-    /// When there are not both outcomes.
+    /// [`NoFit::OneOutcome`], or [`NoFit::NotAScore`].
     pub fn fit(judged: impl IntoIterator<Item = JudgedScore>, n_bins: NonZero<usize>) -> Result<Self, NoFit> {
         let n_bins = n_bins.get();
         let mut counts = vec![(0, 0); n_bins];
-        for tally in tally(judged)? {
+        for tally in tally_by_score(judged)? {
             let (count, right) = &mut counts[bin_of(tally.score, n_bins)];
             *count += tally.count;
             *right += tally.right;
         }
-        Ok(Self::of_counts(&counts))
+        Ok(Self::from_counts(&counts))
     }
 
-    /// From how many there are in each bin, and how many of them are right.
-    pub(crate) fn of_counts(counts: &[(u64, u64)]) -> Self {
+    /// From the number of detections in each bin, and the number of right ones.
+    pub(crate) fn from_counts(counts: &[(u64, u64)]) -> Self {
         let precision = |(k, &(count, right)): (usize, &(u64, u64))| match count {
             0 => (k as f64 + 0.5) / counts.len() as f64,
             _ => right as f64 / count as f64,

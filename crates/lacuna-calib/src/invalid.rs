@@ -1,6 +1,8 @@
-/// Why numbers that were read are no calibrator: no fit could have made them.
+//! Checks of calibrators that are read from files.
+
+/// Why the numbers of a file are not a calibrator: no fit could have produced them.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-pub enum Invalid {
+pub(crate) enum Invalid {
     #[error("`{field}` is {value}, not a number above 0")]
     NotPositive { field: &'static str, value: f64 },
     #[error("`{field}` is {value}, not a number of at least 0")]
@@ -29,8 +31,11 @@ pub(crate) fn finite(field: &'static str, value: f64) -> Result<f64, Invalid> {
     if value.is_finite() { Ok(value) } else { Err(Invalid::NotFinite { field, value }) }
 }
 
-/// Of at least one, all in `[0, 1]`.
-pub(crate) fn shares(field: &'static str, values: impl IntoIterator<Item = f64>) -> Result<(), Invalid> {
+/// Check that there is at least one value, and that all are in `[0, 1]`.
+pub(crate) fn probabilities(
+    field: &'static str,
+    values: impl IntoIterator<Item = f64>,
+) -> Result<(), Invalid> {
     let mut count = 0;
     for (index, value) in values.into_iter().enumerate() {
         if !(0.0..=1.0).contains(&value) {

@@ -1,8 +1,10 @@
+//! Isotonic regression.
+
 use lacuna_boxes::Score;
 use serde::{Deserialize, Serialize};
 
-use crate::invalid::{Invalid, shares};
-use crate::tally::{Tally, tally};
+use crate::invalid::{Invalid, probabilities};
+use crate::tally::{Tally, tally_by_score};
 use crate::{Confidence, JudgedScore, NoFit};
 
 /// Isotonic regression (Zadrozny & Elkan, 2002): of all functions that never fall, the one with the least
@@ -24,8 +26,8 @@ impl TryFrom<Fields> for Isotonic {
     type Error = Invalid;
 
     fn try_from(Fields { knots }: Fields) -> Result<Self, Invalid> {
-        shares("knots", knots.iter().map(|knot| knot.0))?;
-        shares("knots", knots.iter().map(|knot| knot.1))?;
+        probabilities("knots", knots.iter().map(|knot| knot.0))?;
+        probabilities("knots", knots.iter().map(|knot| knot.1))?;
         for (before, pair) in knots.windows(2).enumerate() {
             if pair[1].0 <= pair[0].0 {
                 return Err(Invalid::NotAscending { field: "knots", index: before + 1 });
@@ -52,11 +54,12 @@ impl Isotonic {
         Self { knots: vec![(0.0, confidence)] }
     }
 
-    /// Scores with their confidences, the lowest first.
+    /// Scores with their confidences, the lowest score first.
     pub fn knots(&self) -> &[(f64, f64)] {
         &self.knots
     }
 
+    /// The confidence of a score.
     pub fn confidence(&self, score: Score) -> Confidence {
         let score = f64::from(score.0);
         let above = self.knots.partition_point(|knot| knot.0 <= score);
@@ -68,27 +71,27 @@ impl Isotonic {
         Confidence(confidence as f32)
     }
 
-    /// By pooling adjacent violators (Ayer et al., 1955). Equal scores are one sample with their precision (the
-    /// second way of de Leeuw, 1977). A knot at each end of each pool.
+    /// Fit by pooling adjacent violators (Ayer et al., 1955). Equal scores are one sample with their precision (the
+    /// secondary approach of de Leeuw, 1977). Each pool has a knot at each end.
     ///
     /// # Errors
-    /// When there are not both outcomes.
+    /// [`NoFit::OneOutcome`], or [`NoFit::NotAScore`].
     pub fn fit(judged: impl IntoIterator<Item = JudgedScore>) -> Result<Self, NoFit> {
         Self::fit_coarse(judged, 1)
     }
 
-    /// The same with `least` neighboring scores at least in each pool: the few highest scores are else as right as
-    /// chance made them, and a confidence that is read at the top of the curve is too high.
+    /// Like [`fit`](Self::fit), with at least `least` detections in each pool. Otherwise the precision of the few
+    /// highest scores is left to chance, and confidences at the top of the curve are too high.
     ///
     /// # Errors
-    /// When there are not both outcomes.
+    /// [`NoFit::OneOutcome`], or [`NoFit::NotAScore`].
     pub(crate) fn fit_coarse(
         judged: impl IntoIterator<Item = JudgedScore>,
         least: u64,
     ) -> Result<Self, NoFit> {
         let mut blocks: Vec<Block> = Vec::new();
-        // The highest scores first, so that what is left over is among the lowest.
-        for Tally { score, count, right } in tally(judged)?.into_iter().rev() {
+        // The highest scores first, so that the incomplete block is among the lowest.
+        for Tally { score, count, right } in tally_by_score(judged)?.into_iter().rev() {
             match blocks.last_mut().filter(|block| block.count < least) {
                 Some(block) => {
                     (block.first, block.count, block.right) =
@@ -99,7 +102,7 @@ impl Isotonic {
         }
         let mut pools: Vec<Block> = Vec::new();
         for mut pool in blocks.into_iter().rev() {
-            // Fractions compared by cross-multiplication: exactly.
+            // Cross-multiplication compares the fractions exactly.
             while let Some(before) =
                 pools.pop_if(|before| before.right * pool.count >= pool.right * before.count)
             {
@@ -109,7 +112,7 @@ impl Isotonic {
             }
             pools.push(pool);
         }
-        // Of pools of many, however few are wrong, one might have been.
+        // A pool without a wrong detection could have had half of one.
         let most = if least > 1 { 1.0 - 0.5 / least as f64 } else { 1.0 };
         let knots_of = |pool: Block| {
             let confidence = (pool.right as f64 / pool.count as f64).min(most);

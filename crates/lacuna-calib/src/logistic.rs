@@ -1,10 +1,11 @@
+//! Logistic regression by Newton's method, for the parametric calibrators.
+
 use lacuna_boxes::Score;
 
 use crate::NoFit;
 use crate::tally::Tally;
 
-/// Scores are taken to be this far from 0 and 1 at least, where their logits are infinite. (Of the numbers
-/// of 32 bits below 1, the nearest is 6e-8 away.)
+/// Scores are kept this far from 0 and 1, where logits are infinite. (The largest `f32` below 1 is 6e-8 away.)
 const SCORE_MARGIN: f64 = 1e-7;
 
 /// A score as a probability whose logarithms are finite.
@@ -25,16 +26,16 @@ pub(crate) fn sigmoid(z: f64) -> f64 {
     1.0 / (1.0 + (-z).exp())
 }
 
-/// The judged detections of one score as K features: the logit of their confidence is `z = Σ θ_k·x_k`.
+/// The judged detections of one score with their K features: the logit of their confidence is `z = Σ θ_k·x_k`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sample<const K: usize> {
+pub(crate) struct FeatureRow<const K: usize> {
     x: [f64; K],
     count: f64,
     right: f64,
 }
 
-impl<const K: usize> Sample<K> {
-    pub fn new(x: [f64; K], tally: &Tally) -> Self {
+impl<const K: usize> FeatureRow<K> {
+    pub(crate) fn new(x: [f64; K], tally: &Tally) -> Self {
         Self { x, count: tally.count as f64, right: tally.right as f64 }
     }
 }
@@ -42,16 +43,16 @@ impl<const K: usize> Sample<K> {
 /// Parameters, with the negative log-likelihood `Σ n·ln(1 + e^z) − m·z` there and its derivatives.
 #[derive(Clone, Debug)]
 pub(crate) struct Point<const K: usize> {
-    pub theta: [f64; K],
-    pub loss: f64,
+    pub(crate) theta: [f64; K],
+    pub(crate) loss: f64,
     gradient: [f64; K],
     hessian: [[f64; K]; K],
 }
 
 impl<const K: usize> Point<K> {
-    fn at(theta: [f64; K], samples: &[Sample<K>]) -> Self {
+    fn at(theta: [f64; K], rows: &[FeatureRow<K>]) -> Self {
         let mut point = Self { theta, loss: 0.0, gradient: [0.0; K], hessian: [[0.0; K]; K] };
-        for Sample { x, count, right } in samples {
+        for FeatureRow { x, count, right } in rows {
             let z = dot(&theta, x);
             // This one power serves all three and never overflows.
             let e = (-z.abs()).exp();
@@ -100,32 +101,35 @@ fn dot<const K: usize>(a: &[f64; K], b: &[f64; K]) -> f64 {
     (0..K).map(|k| a[k] * b[k]).sum()
 }
 
-/// The parameters of the greatest likelihood: Newton's method on the negative log-likelihood, each step
-/// halved until it leads down. Nothing regularizes it.
-pub(crate) fn likeliest<const K: usize>(samples: &[Sample<K>], start: [f64; K]) -> Result<Point<K>, NoFit> {
-    let mut point = Point::at(start, samples);
+/// The parameters of maximum likelihood, without regularization: Newton's method on the negative log-likelihood,
+/// each step halved until the loss falls.
+pub(crate) fn maximize_likelihood<const K: usize>(
+    rows: &[FeatureRow<K>],
+    start: [f64; K],
+) -> Result<Point<K>, NoFit> {
+    let mut point = Point::at(start, rows);
     for _ in 0..100 {
         let step = point.step().ok_or(NoFit::NotConverged)?;
         let moved = |share: f64| std::array::from_fn(|k| point.theta[k] - share * step[k]);
-        // What the step gains, to second order. The sum of the losses is not exact enough to show less, and so
-        // near to the optimum the whole step leads to it up to rounding.
+        // The gain of the step, to second order. A smaller one is below the rounding of the loss, and so near to
+        // the optimum the whole step reaches it up to rounding.
         if 0.5 * dot(&point.gradient, &step) <= 1e-13 * point.loss {
             return Ok(Point { theta: moved(1.0), ..point });
         }
         let downhill = (0..40)
-            .map(|halvings| Point::at(moved(0.5f64.powi(halvings)), samples))
+            .map(|halvings| Point::at(moved(0.5f64.powi(halvings)), rows))
             .find(|next| next.loss < point.loss);
         match downhill {
             Some(next) => point = next,
-            // Rounding hides any further way down.
+            // Any further gain is below rounding.
             None => return Ok(point),
         }
     }
     Err(NoFit::NotConverged)
 }
 
-/// There is a finite optimum in the slope and the offset unless some threshold, ties at it aside, separates
-/// the outcomes.
+/// Check that slope and offset have a finite optimum: no threshold, apart from ties at it, may separate right
+/// from wrong.
 pub(crate) fn check_overlap(tallies: &[Tally]) -> Result<(), NoFit> {
     let range = |is_there: fn(&Tally) -> bool| {
         tallies.iter().position(is_there).zip(tallies.iter().rposition(is_there))

@@ -1,17 +1,21 @@
+//! Platt scaling, the calibrator of the paper.
+
 use lacuna_boxes::Score;
 use serde::{Deserialize, Serialize};
 
 use crate::curve::least_score;
 use crate::invalid::{Invalid, finite, positive};
-use crate::logistic::{Sample, check_overlap, likeliest, logit, logit_of, sigmoid};
-use crate::tally::tally;
+use crate::logistic::{FeatureRow, check_overlap, logit, logit_of, maximize_likelihood, sigmoid};
+use crate::tally::tally_by_score;
 use crate::{Confidence, JudgedScore, NoFit};
 
 /// Platt scaling of a score p: `σ(w·logit(p) + b)` (Platt, 1999). A fit has `w > 0`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Fields")]
 pub struct Platt {
+    /// The slope.
     pub w: f64,
+    /// The offset.
     pub b: f64,
 }
 
@@ -31,9 +35,10 @@ impl TryFrom<Fields> for Platt {
 }
 
 impl Platt {
-    /// Every score is its own confidence.
+    /// The curve that leaves scores as they are.
     pub const IDENTITY: Self = Self { w: 1.0, b: 0.0 };
 
+    /// The confidence of a score.
     pub fn confidence(&self, score: Score) -> Confidence {
         Confidence(sigmoid(self.w * logit_of(score) + self.b) as f32)
     }
@@ -44,17 +49,16 @@ impl Platt {
         if self.w > 0.0 { least_score([], |score| self.confidence(score), confidence) } else { None }
     }
 
-    /// The `w` and `b` of the greatest likelihood, by Newton's method from the identity. Nothing regularizes
-    /// it.
+    /// The `w` and `b` of maximum likelihood, without regularization, by Newton's method from the identity.
     ///
     /// # Errors
     /// When there is no such pair, or `w` is not positive: see [`NoFit`].
     pub fn fit(judged: impl IntoIterator<Item = JudgedScore>) -> Result<Self, NoFit> {
-        let tallies = tally(judged)?;
+        let tallies = tally_by_score(judged)?;
         check_overlap(&tallies)?;
-        let samples: Vec<_> =
-            tallies.iter().map(|tally| Sample::new([logit(tally.score), 1.0], tally)).collect();
-        let [w, b] = likeliest(&samples, [Self::IDENTITY.w, Self::IDENTITY.b])?.theta;
+        let rows: Vec<_> =
+            tallies.iter().map(|tally| FeatureRow::new([logit(tally.score), 1.0], tally)).collect();
+        let [w, b] = maximize_likelihood(&rows, [Self::IDENTITY.w, Self::IDENTITY.b])?.theta;
         if w > 0.0 { Ok(Self { w, b }) } else { Err(NoFit::Falling) }
     }
 }

@@ -1,9 +1,11 @@
+//! The queue of recent images that a calibrator is fitted to during training.
+
 use std::collections::VecDeque;
 
 use crate::Sample;
 
-/// The detections of the most recent images that a calibrator is fitted to (the paper's Q; L = `window_images`). The oldest
-/// image's leave first, all at once.
+/// The detections of the most recent `window_images` images (the paper's Q of length L). The oldest image leaves
+/// first, with all its detections.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CalibrationQueue {
     window_images: usize,
@@ -11,11 +13,12 @@ pub struct CalibrationQueue {
 }
 
 impl CalibrationQueue {
+    /// An empty queue for this many images.
     pub fn new(window_images: usize) -> Self {
         Self { window_images, images: VecDeque::new() }
     }
 
-    /// The detections of one more image; an image without any counts as well.
+    /// Add the detections of an image; an image without any counts as well.
     pub fn push(&mut self, image: Vec<Sample>) {
         self.images.push_back(image);
         while self.images.len() > self.window_images {
@@ -23,12 +26,13 @@ impl CalibrationQueue {
         }
     }
 
-    /// Those of each image, the oldest first.
+    /// The detections of each image, the oldest image first.
     pub fn images(&self) -> impl Iterator<Item = &[Sample]> {
         self.images.iter().map(Vec::as_slice)
     }
 
-    pub fn observed(&self) -> impl Iterator<Item = Sample> {
+    /// All detections, the oldest image first.
+    pub fn samples(&self) -> impl Iterator<Item = Sample> {
         self.images.iter().flatten().copied()
     }
 }
@@ -46,11 +50,11 @@ mod tests {
         let judged = |score| Sample { class: 0, score: Score(score), outcome: Outcome::Right };
         queue.push(vec![judged(0.1), judged(0.2)]);
         queue.push(vec![]);
-        assert_eq!(queue.observed().count(), 2);
+        assert_eq!(queue.samples().count(), 2);
         queue.push(vec![judged(0.3)]);
-        assert_eq!(queue.observed().collect::<Vec<_>>(), [judged(0.3)]);
+        assert_eq!(queue.samples().collect::<Vec<_>>(), [judged(0.3)]);
         queue.push(vec![judged(0.4)]);
-        assert_eq!(queue.observed().collect::<Vec<_>>(), [judged(0.3), judged(0.4)]);
+        assert_eq!(queue.samples().collect::<Vec<_>>(), [judged(0.3), judged(0.4)]);
         assert_eq!(queue.images().count(), 2);
     }
 }

@@ -1,3 +1,5 @@
+//! Judged detections counted by score: the input of every fit.
+
 use lacuna_boxes::Score;
 
 use crate::{JudgedScore, NoFit};
@@ -5,17 +7,17 @@ use crate::{JudgedScore, NoFit};
 /// The judged detections of one score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Tally {
-    pub score: f64,
-    pub count: u64,
-    pub right: u64,
+    pub(crate) score: f64,
+    pub(crate) count: u64,
+    pub(crate) right: u64,
 }
 
-/// Judged detections by score, each score once, the lowest first. Every fit starts from it, so that the order
-/// in which detections come changes nothing, not even the rounding.
+/// Count judged detections by score, each score once, the lowest first. Every fit starts from this, so that the
+/// order of the detections changes nothing, not even the rounding.
 ///
 /// # Errors
-/// When a score is none, or when there are not both outcomes.
-pub(crate) fn tally(judged: impl IntoIterator<Item = JudgedScore>) -> Result<Vec<Tally>, NoFit> {
+/// [`NoFit::NotAScore`], or [`NoFit::OneOutcome`].
+pub(crate) fn tally_by_score(judged: impl IntoIterator<Item = JudgedScore>) -> Result<Vec<Tally>, NoFit> {
     let mut keys = Vec::new();
     for JudgedScore { score: Score(score), right } in judged {
         if !(0.0..=1.0).contains(&score) {
@@ -43,7 +45,7 @@ mod tests {
     fn each_score_is_there_once_the_lowest_first() {
         let judged =
             [(0.5, true), (-0.0, false), (1.0, true), (0.5, false), (0.0, true), (0.5, true), (1e-30, false)];
-        let tallies = tally(judged.map(|(score, right)| JudgedScore { score: Score(score), right }));
+        let tallies = tally_by_score(judged.map(|(score, right)| JudgedScore { score: Score(score), right }));
         let expected = [(0.0, 2, 1), (f64::from(1e-30f32), 1, 0), (0.5, 3, 2), (1.0, 1, 1)];
         assert_eq!(tallies, Ok(expected.map(|(score, count, right)| Tally { score, count, right }).to_vec()));
     }
@@ -52,7 +54,7 @@ mod tests {
     fn what_is_no_score_is_refused() {
         for score in [-0.1, 1.1, f32::NAN, f32::INFINITY] {
             let judged = [0.5, score].map(|score| JudgedScore { score: Score(score), right: score < 1.0 });
-            assert_eq!(tally(judged), Err(NoFit::NotAScore), "{score}");
+            assert_eq!(tally_by_score(judged), Err(NoFit::NotAScore), "{score}");
         }
     }
 }

@@ -1,9 +1,11 @@
+//! Temperature scaling.
+
 use lacuna_boxes::Score;
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::{Invalid, positive};
-use crate::logistic::{Sample, likeliest, logit, logit_of, sigmoid};
-use crate::tally::{Tally, tally};
+use crate::logistic::{FeatureRow, logit, logit_of, maximize_likelihood, sigmoid};
+use crate::tally::{Tally, tally_by_score};
 use crate::{Confidence, JudgedScore, NoFit};
 
 /// Temperature scaling of a score p: `σ(logit(p)/T)` with `T > 0` (Guo et al., 2017). A score of 0.5 is its own
@@ -29,24 +31,26 @@ impl TryFrom<Fields> for Temperature {
 }
 
 impl Temperature {
+    /// The temperature T.
     pub fn t(&self) -> f64 {
         self.t
     }
 
+    /// The confidence of a score.
     pub fn confidence(&self, score: Score) -> Confidence {
         Confidence(sigmoid(logit_of(score) / self.t) as f32)
     }
 
-    /// The temperature of the greatest likelihood, by Newton's method on `1/T` from 1.
+    /// The temperature of maximum likelihood, by Newton's method on `1/T` from 1.
     ///
     /// Differs from netcal: what it calls `temperature` is `1/T`, and it may be negative.
     ///
     /// # Errors
     /// When there is no such temperature, or it is not positive: see [`NoFit`].
     pub fn fit(judged: impl IntoIterator<Item = JudgedScore>) -> Result<Self, NoFit> {
-        let tallies = tally(judged)?;
-        let samples: Vec<_> = tallies.iter().map(|tally| Sample::new([logit(tally.score)], tally)).collect();
-        // The likelihood is concave in 1/T: the optimum is positive just if the likelihood grows at 0.
+        let tallies = tally_by_score(judged)?;
+        let rows: Vec<_> = tallies.iter().map(|tally| FeatureRow::new([logit(tally.score)], tally)).collect();
+        // The likelihood is concave in 1/T, so the optimum is positive exactly if the likelihood grows at 0.
         let growth = |t: &Tally| (2.0 * t.right as f64 - t.count as f64) * logit(t.score);
         if tallies.iter().map(growth).sum::<f64>() <= 0.0 {
             return Err(NoFit::Falling);
@@ -55,7 +59,7 @@ impl Temperature {
         {
             return Err(NoFit::Separable);
         }
-        let [inverse] = likeliest(&samples, [1.0])?.theta;
+        let [inverse] = maximize_likelihood(&rows, [1.0])?.theta;
         let t = inverse.recip();
         if t.is_finite() && t > 0.0 { Ok(Self { t }) } else { Err(NoFit::NotConverged) }
     }

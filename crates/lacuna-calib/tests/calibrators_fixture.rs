@@ -1,6 +1,6 @@
-#![allow(clippy::unwrap_used)] // the allowance for tests does not reach their helpers
-
 //! Curves against netcal and scikit-learn (`fixtures/calibrators/make.py`).
+
+#![allow(clippy::unwrap_used)] // The exemption of tests does not cover their helpers.
 
 use lacuna_boxes::Score;
 use lacuna_calib::{CalibratorKind, Curve, JudgedScore, Proximity, Sample};
@@ -45,8 +45,8 @@ fn for_each_case(
             .zip(numbers(&case["right"]))
             .map(|(score, right)| JudgedScore { score: Score(score as f32), right: right == 1.0 })
             .collect();
-        let observed: Vec<Sample> = judged.iter().map(|judged| Sample::from((0, *judged))).collect();
-        let fit = Curve::fit(kind, &observed).unwrap();
+        let samples: Vec<Sample> = judged.iter().map(|judged| Sample::from((0, *judged))).collect();
+        let fit = Curve::fit(kind, &samples).unwrap();
         let expected = &case["expected"][kind.name()];
         let ours: Vec<f64> =
             grid.iter().map(|&s| fit.confidence(Score(s as f32), Proximity::Near).0.into()).collect();

@@ -1,40 +1,44 @@
-//! The parts of reading a data set, each alone: `cargo bench -p lacuna-data`.
+//! Benchmarks of the steps from files to batches: `cargo bench -p lacuna-data`.
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use lacuna_data::augment::{Photometric, ResizeRange, Resizer};
-use lacuna_data::batch::{Loader, LoaderConfig, Normalize, Order, Position, Recipe};
+use lacuna_data::batch::{Loader, LoaderConfig, Normalization, Order, Position, Recipe};
 use lacuna_data::decode::{self, OnBadImage, RgbImage};
-use lacuna_data::output::{IfExists, NewFolder};
 use lacuna_data::sparsify::{Percent, SparsifyKind, sparsify};
-use lacuna_data::synth::{SynthConfig, fill_folder, scene};
 use lacuna_data::{Builder, Dataset, Xywh, coco};
+use lacuna_random::{Purpose, Rng};
 
 fn main() {
     divan::main();
 }
 
-/// Scenes of one size, as large as COCO's images usually are.
-fn scenes() -> SynthConfig {
-    SynthConfig { width: 640..=640, height: 480..=480, ..SynthConfig::default() }
+/// A picture as large as COCO's usually are: smooth waves and some noise, which compress like a photograph.
+fn picture(seed: u64) -> RgbImage {
+    let mut rng = Rng::new(Purpose::Resample, seed, 0, 0);
+    let mut pixels = vec![0; 3 * 640 * 480];
+    rng.fill(&mut pixels);
+    for (i, value) in pixels.iter_mut().enumerate() {
+        let (x, y, channel) = ((i / 3 % 640) as f64, (i / 1920) as f64, (i % 3) as f64);
+        let wave = (0.03 * x + channel).sin() + (0.05 * y - 0.02 * x).cos();
+        *value = (128.0 + 50.0 * wave + f64::from(*value) / 16.0) as u8;
+    }
+    RgbImage::new(640, 480, pixels)
 }
 
-fn picture() -> RgbImage {
-    let scene = scene(&scenes(), 0);
-    RgbImage::new(scene.width, scene.height, scene.pixels)
-}
-
-/// Four scenes in a folder, and what is in them.
+/// A folder of four pictures with seven boxes each.
 fn folder() -> (tempfile::TempDir, Arc<Dataset>) {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let scenes_folder =
-        NewFolder::create(&folder.path().join("scenes"), IfExists::Refuse).expect("a new folder");
-    let mut made = fill_folder(&scenes(), &[("train", 4)], &scenes_folder, &|| true).expect("scenes");
-    scenes_folder.finish().expect("a folder of scenes");
-    (folder, Arc::new(made.remove(0)))
+    let dataset = boxes(4, 7);
+    for (seed, image) in (0..).zip(dataset.images()) {
+        let mut file = File::create(folder.path().join(&image.file_name)).expect("a new file");
+        picture(seed).write_jpeg(&mut file).expect("a JPEG");
+    }
+    (folder, Arc::new(dataset))
 }
 
 /// A data set of boxes with outlines of 30 points.
@@ -61,14 +65,14 @@ fn boxes(n_images: usize, per_image: usize) -> Dataset {
 #[divan::bench]
 fn decode_jpeg_640x480(bencher: Bencher) {
     let (folder, dataset) = folder();
-    let file = folder.path().join("scenes/train").join(&dataset.images()[0].file_name);
-    let bytes = std::fs::read(file).expect("a scene");
+    let file = folder.path().join(&dataset.images()[0].file_name);
+    let bytes = std::fs::read(file).expect("a picture");
     bencher.bench(|| decode::decode(&bytes, Some((640, 480))).expect("a JPEG"));
 }
 
 #[divan::bench(args = [(320, 240), (512, 384)])]
 fn resize_640x480(bencher: Bencher, size: (u32, u32)) {
-    let (image, mut resizer) = (picture(), Resizer::default());
+    let (image, mut resizer) = (picture(0), Resizer::default());
     bencher.bench_local(|| resizer.resize(&image, size));
 }
 
@@ -86,7 +90,7 @@ fn resize_640x480(bencher: Bencher, size: (u32, u32)) {
     Photometric::Blur { sigma: 1.0 },
 ])]
 fn photometric_640x480(bencher: Bencher, operation: Photometric) {
-    let image = picture();
+    let image = picture(0);
     bencher.with_inputs(|| image.clone()).bench_local_refs(|image| operation.apply(image));
 }
 
@@ -97,7 +101,7 @@ fn coco_parse(bencher: Bencher) {
     bencher
         .counter(BytesCount::of_slice(&text))
         .with_inputs(|| text.clone())
-        .bench_local_values(|text| coco::parse(text, Path::new("made.json")).expect("COCO"));
+        .bench_local_values(|text| coco::parse(text, Path::new("boxes.json")).expect("COCO"));
 }
 
 #[divan::bench]
@@ -127,14 +131,14 @@ fn batch_of_4_weak_and_strong(bencher: Bencher) {
     let config = LoaderConfig {
         batch_size: 4,
         recipes: vec![Recipe::Weak(range), Recipe::Strong(range)],
-        normalize: Normalize::Torchvision,
+        normalize: Normalization::Torchvision,
         order: Order::AsGiven,
         seed: 0,
         workers: 1,
         prefetch: 1,
         on_bad_image: OnBadImage::Error,
     };
-    let images = folder.path().join("scenes/train");
+    let images = folder.path().to_path_buf();
     bencher.bench_local(|| {
         let mut loader = Loader::new(dataset.clone(), images.clone(), config.clone(), Position::default());
         loader.next().expect("a batch").expect("readable images")

@@ -1,4 +1,4 @@
-//! Batches of views, made ahead of the trainer by worker threads.
+//! Batches of views, prepared ahead of the trainer by worker threads.
 //!
 //! What is in a batch depends only on (seed, epoch, image): the order of the images is drawn per
 //! epoch, each view per epoch and image, and batches are made whole by one worker and handed over
@@ -39,9 +39,9 @@ pub enum Recipe {
 }
 
 impl Recipe {
-    /// Which of an image's random numbers a recipe at this place of the list draws. A strong view comes second, after a
-    /// teacher's, and draws the same where there is none: so a student sees the same with and without a teacher, and a
-    /// difference between two methods is not one of random numbers.
+    /// The random stream of a recipe at this position of the list. A strong view has stream 1 even if it is first,
+    /// so that the student's views are the same with and without a teacher, and methods do not differ by their
+    /// random numbers.
     fn stream(self, place: usize) -> u32 {
         if matches!(self, Self::Strong(_)) { 1 } else { place as u32 }
     }
@@ -59,17 +59,17 @@ impl Recipe {
     }
 }
 
-/// What the numbers of a view mean: they are those that the backbone's weights were trained on.
+/// How pixels are normalized: as they were when the weights of the backbone were trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Normalize {
+pub enum Normalization {
     /// Red, green, blue from 0 to 1, less ImageNet's mean, divided by its standard deviation.
     Torchvision,
     /// Blue, green, red from 0 to 255, less the mean.
     Caffe,
 }
 
-impl Normalize {
+impl Normalization {
     /// `(scale, shift)` of each output channel: value = scale·level + shift.
     fn constants(self) -> [(f32, f32); 3] {
         match self {
@@ -97,6 +97,7 @@ impl Normalize {
     }
 }
 
+/// The order in which images are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Epoch after epoch without end, each in an order of its own. Images of similar aspect ratio
@@ -106,30 +107,40 @@ pub enum Order {
     AsGiven,
 }
 
+/// How a [`Loader`] makes batches.
 #[derive(Clone, Debug)]
 pub struct LoaderConfig {
+    /// Images per batch.
     pub batch_size: usize,
     /// Each batch has one [`View`] for each of these, all of the same images.
     pub recipes: Vec<Recipe>,
-    pub normalize: Normalize,
+    /// How pixels become numbers.
+    pub normalize: Normalization,
+    /// The order of the images.
     pub order: Order,
+    /// The seed of order and views.
     pub seed: u64,
+    /// The number of worker threads.
     pub workers: usize,
     /// How many batches each worker may be ahead.
     pub prefetch: usize,
+    /// What to do about an image that cannot be used.
     pub on_bad_image: OnBadImage,
 }
 
-/// Which batch of a run: a loader started here goes on as if it had never stopped.
+/// A position in a run. A loader that starts here delivers the same batches as one that was never stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
+    /// The epoch, from 0.
     pub epoch: u64,
     /// Within the epoch.
     pub batch: usize,
 }
 
+/// Images with their annotations and views.
 #[derive(Debug)]
 pub struct Batch {
+    /// Where in the run this batch is.
     pub at: Position,
     /// Where the batch *after* this one is.
     pub next: Position,
@@ -137,6 +148,7 @@ pub struct Batch {
     pub images: Vec<usize>,
     /// What is annotated in each image, in image coordinates.
     pub objects: Vec<Vec<Object>>,
+    /// The crowd regions of each image, in image coordinates.
     pub crowds: Vec<Vec<Object>>,
     /// One for each recipe.
     pub views: Vec<View>,
@@ -145,7 +157,9 @@ pub struct Batch {
 /// A view of each image of a batch, in one block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct View {
+    /// The height of the block, in pixels.
     pub height: usize,
+    /// The width of the block, in pixels.
     pub width: usize,
     /// `[n, height, width, 3]`; each image at the upper left, 0 elsewhere.
     pub pixels: Vec<f32>,
@@ -157,7 +171,7 @@ pub struct View {
 
 impl View {
     /// At least one image, each with the plan it was rendered by.
-    fn new(plans: &[ViewPlan], rendered: &[RgbImage], normalize: Normalize) -> Self {
+    fn new(plans: &[ViewPlan], rendered: &[RgbImage], normalize: Normalization) -> Self {
         let padded = |side: fn(&RgbImage) -> u32| {
             let longest = rendered.iter().map(side).max().unwrap_or(0);
             longest.next_multiple_of(SIZE_DIVISOR) as usize
@@ -192,14 +206,14 @@ pub struct Loader {
     finished: bool,
 }
 
-/// What a worker made: a batch, unless none of its images can be used, and the images left out.
-struct Made {
+/// The output of a worker: a batch, unless none of its images can be used, and the images left out.
+struct WorkerOutput {
     batch: Option<Batch>,
     skipped: Vec<ImageError>,
 }
 
 struct Worker {
-    batches: Receiver<Result<Made>>,
+    batches: Receiver<Result<WorkerOutput>>,
     thread: JoinHandle<()>,
 }
 
@@ -237,7 +251,7 @@ impl Loader {
                 for (position, images, next) in maker.schedule(start).skip(worker).step_by(workers) {
                     let batch = maker.make(position, &images, next, &mut resizer);
                     let failed = batch.is_err();
-                    // Nobody waits for it any more: the loader is gone.
+                    // Sending fails when the loader was dropped.
                     if sender.send(batch).is_err() || failed {
                         return;
                     }
@@ -259,12 +273,12 @@ impl Loader {
         std::mem::take(&mut self.skipped)
     }
 
-    /// What the worker whose turn it is made next; `None` at the end.
-    fn receive(&mut self) -> Option<Result<Made>> {
+    /// The next output of the worker whose turn it is; `None` at the end.
+    fn receive(&mut self) -> Option<Result<WorkerOutput>> {
         let turn = self.turn;
         self.turn = (turn + 1) % self.workers.len();
         match self.workers[turn].batches.recv() {
-            Ok(made) => Some(made),
+            Ok(output) => Some(output),
             Err(_) => {
                 let Worker { thread, .. } = self.workers.swap_remove(turn);
                 if let Err(panic) = thread.join() {
@@ -278,7 +292,7 @@ impl Loader {
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        // A worker that finds nobody waiting ends. All are told before the first is waited for.
+        // A worker ends when its channel is closed. All channels are closed before the first thread is joined.
         let threads: Vec<_> = self.workers.drain(..).map(|worker| worker.thread).collect();
         for thread in threads {
             let _ = thread.join();
@@ -290,11 +304,11 @@ impl Iterator for Loader {
     type Item = Result<Batch>;
 
     fn next(&mut self) -> Option<Result<Batch>> {
-        // After an epoch's worth of batches without an image there will be none.
+        // After a whole epoch of batches without an image, there will never be one.
         let mut empty = 0;
         while !self.finished && empty < self.n_batches {
             match self.receive() {
-                Some(Ok(Made { batch, mut skipped })) => {
+                Some(Ok(WorkerOutput { batch, mut skipped })) => {
                     self.skipped.append(&mut skipped);
                     if let Some(batch) = batch {
                         self.delivered = true;
@@ -376,7 +390,7 @@ impl BatchMaker {
         images: &[usize],
         next: Position,
         resizer: &mut Resizer,
-    ) -> Result<Made> {
+    ) -> Result<WorkerOutput> {
         let LoaderConfig { recipes, normalize, seed, on_bad_image, .. } = &self.config;
         let mut batch = Batch {
             at: position,
@@ -411,10 +425,10 @@ impl BatchMaker {
             batch.crowds.push(self.dataset.crowds_of(index));
         }
         if batch.images.is_empty() {
-            return Ok(Made { batch: None, skipped });
+            return Ok(WorkerOutput { batch: None, skipped });
         }
         let views = rendered.iter().map(|(plans, views)| View::new(plans, views, *normalize));
         batch.views = views.collect();
-        Ok(Made { batch: Some(batch), skipped })
+        Ok(WorkerOutput { batch: Some(batch), skipped })
     }
 }

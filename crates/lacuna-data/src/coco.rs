@@ -260,9 +260,9 @@ fn annotation(
         .index(category_id)
         .ok_or_else(|| fault(format!("names category {category_id}, absent from `categories`")))?;
     let [x, y, width, height] = bbox;
-    // A number like 1e999 is infinite in JSON's own terms, too.
-    if !bbox.iter().all(|v| v.is_finite()) {
-        return Err(fault(format!("has a `bbox` that is not finite: {bbox:?}")));
+    let xywh = Xywh { x, y, width, height };
+    if !xywh.is_finite() {
+        return Err(fault(format!("has a `bbox` beyond any image: {bbox:?}")));
     }
     if width < 0.0 || height < 0.0 {
         return Err(fault(format!("has a `bbox` of negative size: {bbox:?}")));
@@ -272,9 +272,8 @@ fn annotation(
         Some(Flag::Number(1.0) | Flag::Bool(true)) => true,
         Some(Flag::Number(n)) => return Err(fault(format!("has `iscrowd` {n}; it is 0 or 1"))),
     };
-    let bbox = Xywh { x, y, width, height };
-    let area = area.filter(|a| a.is_finite() && *a >= 0.0).unwrap_or_else(|| bbox.area());
-    Ok(Annotation { id, image, category, bbox, area, crowd, text })
+    let area = area.filter(|a| a.is_finite() && *a >= 0.0).unwrap_or_else(|| xywh.area());
+    Ok(Annotation { id, image, category, bbox: xywh, area, crowd, text })
 }
 
 /// Why a record that is well-formed JSON could not be read, in the user's terms: the parser knows

@@ -18,6 +18,7 @@ use crate::{coco, voc, yolo};
 /// How the images come into the new layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageFiles {
+    /// Copy them.
     Copy,
     /// A second name for the same bytes; a copy where the file system cannot.
     HardLink,
@@ -28,7 +29,9 @@ pub enum ImageFiles {
 /// What was written, and what the new format has no place for.
 #[derive(Debug, Default, PartialEq)]
 pub struct Converted {
+    /// Images written.
     pub images: usize,
+    /// Annotations written.
     pub annotations: usize,
     /// YOLO has no crowd regions: these were left out.
     pub crowds_left_out: usize,
@@ -105,10 +108,12 @@ impl Writer<'_> {
 
     fn voc(&self, splits: &[Split]) -> Result<Converted> {
         let categories = common_categories(splits)?;
+        categories.iter().try_for_each(|category| check_voc_name(&category.name))?;
         let mut taken = HashMap::new();
         for split in splits {
             // All splits share a folder.
             let names = flat_names(split, &mut taken)?;
+            names.iter().try_for_each(|name| check_voc_name(name))?;
             self.each_image(split, |image| {
                 let name = &names[image];
                 let xml = Path::new("Annotations").join(name).with_extension("xml");
@@ -185,6 +190,10 @@ impl Writer<'_> {
         let copy = || io::copy(&mut from, &mut fs::File::create(place)?);
         copy().map(drop).map_err(self.folder.failed(name))
     }
+}
+
+fn check_voc_name(name: &str) -> Result<()> {
+    if voc::can_hold(name) { Ok(()) } else { Err(Error::NotAVocName { name: name.into() }) }
 }
 
 /// The classes, which VOC and YOLO have once for all splits.

@@ -18,9 +18,9 @@ use crate::error::{Error, Result};
 /// about an image or a box comes out as it went in. Records from other formats get such a text when
 /// they are read.
 ///
-/// All references hold: every annotation's image and category exist, ids are unique, sizes are
-/// finite and not negative, there is an image and a category. Records are never changed in place,
-/// so text and fields cannot disagree.
+/// All references hold: every annotation's image and category exist, ids are unique, sizes are not
+/// negative and corners finite in f32, there is an image and a category. Records are never changed in
+/// place, so text and fields cannot disagree.
 #[derive(Clone, Debug)]
 pub struct Dataset {
     images: Vec<Image>,
@@ -43,7 +43,7 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    pub fn range(self) -> Range<usize> {
+    pub(crate) fn range(self) -> Range<usize> {
         self.start..self.start + self.len as usize
     }
 }
@@ -57,11 +57,16 @@ pub(crate) enum Key {
     Other { name: String, value: Range<usize> },
 }
 
+/// An image of a data set.
 #[derive(Clone, Debug)]
 pub struct Image {
+    /// The id in files.
     pub id: u64,
+    /// The path from the split's image folder.
     pub file_name: String,
+    /// In pixels.
     pub width: u32,
+    /// In pixels.
     pub height: u32,
     pub(crate) text: Text,
 }
@@ -71,18 +76,23 @@ pub struct Image {
 /// the one place where the two meet.
 #[derive(Clone, Debug)]
 pub struct Category {
+    /// The id in files.
     pub id: u64,
+    /// The name.
     pub name: String,
     pub(crate) text: Text,
 }
 
+/// An annotated box.
 #[derive(Clone, Debug)]
 pub struct Annotation {
+    /// The id in files.
     pub id: u64,
     /// Index in [`Dataset::images`].
     pub image: usize,
     /// Index in [`Dataset::categories`].
     pub category: usize,
+    /// The box, in pixels.
     pub bbox: Xywh,
     /// What the file says (of the mask, in COCO), else the box's. It decides between small and large.
     pub area: f64,
@@ -95,19 +105,31 @@ pub struct Annotation {
 /// A box as files have it: upper left corner and size, in pixels, as exact as the file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Xywh {
+    /// The left side.
     pub x: f64,
+    /// The top side.
     pub y: f64,
+    /// In pixels.
     pub width: f64,
+    /// In pixels.
     pub height: f64,
 }
 
 impl Xywh {
+    /// The box by its corners, in `f32`.
     pub fn to_box(self) -> Box2 {
         // Corners in f64 first: x + width in f32 would round twice.
         let (x2, y2) = (self.x + self.width, self.y + self.height);
         Box2::new(self.x as f32, self.y as f32, x2 as f32, y2 as f32)
     }
 
+    /// Whether its corners are numbers, also in f32, as they are trained on.
+    pub(crate) fn is_finite(self) -> bool {
+        let Box2 { x1, y1, x2, y2 } = self.to_box();
+        [x1, y1, x2, y2].iter().all(|corner| corner.is_finite())
+    }
+
+    /// Width times height.
     pub fn area(self) -> f64 {
         self.width * self.height
     }
@@ -120,16 +142,16 @@ impl Xywh {
     }
 }
 
-/// What is said of an annotation that nobody drew. In a record it is `"pseudo": true` with `score`
-/// and `confidence`; given to [`Builder::annotation`] it becomes that.
+/// The mark of a recovered box: an annotation that a detector added and nobody drew. Given to
+/// [`Builder::annotation`], it becomes `"recovered": true` with `score` and `confidence` in the record.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pseudo {
+pub struct RecoveredMark {
     score: Option<f64>,
     confidence: Option<f64>,
 }
 
-impl Pseudo {
-    /// Numbers that are not in `[0, 1]` are none.
+impl RecoveredMark {
+    /// A mark with these numbers; those outside `[0, 1]` are left out.
     pub fn new(score: Option<f64>, confidence: Option<f64>) -> Self {
         let in_range = |value: &f64| (0.0..=1.0).contains(value);
         Self { score: score.filter(in_range), confidence: confidence.filter(in_range) }
@@ -140,16 +162,16 @@ impl Pseudo {
         self.score
     }
 
-    /// What a calibrator made of the score: the probability that the box is right.
+    /// The calibrated probability that the box is right.
     pub fn confidence(self) -> Option<f64> {
         self.confidence
     }
 }
 
-impl Serialize for Pseudo {
+impl Serialize for RecoveredMark {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("pseudo", &true)?;
+        map.serialize_entry("recovered", &true)?;
         for (name, value) in [("score", self.score), ("confidence", self.confidence)] {
             if let Some(value) = value {
                 map.serialize_entry(name, &value)?;
@@ -162,20 +184,24 @@ impl Serialize for Pseudo {
 /// An annotation as it is trained on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Object {
+    /// The class number.
     pub class: usize,
     /// Inside the image, never degenerate.
     pub bbox: Box2,
 }
 
 impl Dataset {
+    /// The images in the order of the file.
     pub fn images(&self) -> &[Image] {
         &self.images
     }
 
+    /// The classes in the order of the file.
     pub fn categories(&self) -> &[Category] {
         &self.categories
     }
 
+    /// The annotations in the order of the file.
     pub fn annotations(&self) -> &[Annotation] {
         &self.annotations
     }
@@ -291,17 +317,17 @@ impl Dataset {
         serde_json::from_slice(&self.source[annotation.text.range()]).ok()
     }
 
-    /// What is known of an annotation that nobody drew; `None` for one that was given.
-    pub fn pseudo_of(&self, annotation: &Annotation) -> Option<Pseudo> {
+    /// The mark of a recovered box; `None` for an annotation that is not marked as one.
+    pub fn recovered_mark(&self, annotation: &Annotation) -> Option<RecoveredMark> {
         #[derive(Deserialize)]
         struct Record {
-            pseudo: bool,
+            recovered: bool,
             score: Option<Value>,
             confidence: Option<Value>,
         }
-        let Record { pseudo, score, confidence } = self.fields_of(annotation)?;
+        let Record { recovered, score, confidence } = self.fields_of(annotation)?;
         let number = |value: Option<Value>| value.and_then(|value| value.as_f64());
-        pseudo.then(|| Pseudo::new(number(score), number(confidence)))
+        recovered.then(|| RecoveredMark::new(number(score), number(confidence)))
     }
 }
 
@@ -316,7 +342,7 @@ pub(crate) struct Parts {
 
 impl Parts {
     /// Order the annotations by image (a counting sort: within an image the file's order stays).
-    pub fn index(self) -> Dataset {
+    pub(crate) fn index(self) -> Dataset {
         let Self { images, categories, annotations, keys, source } = self;
         let mut first_of_image = vec![0u32; images.len() + 1];
         for a in &annotations {
@@ -415,7 +441,7 @@ impl Builder {
         more: impl Serialize,
     ) {
         let Xywh { x, y, width, height } = bbox;
-        assert!([x, y, width, height].iter().all(|v| v.is_finite()) && width >= 0.0 && height >= 0.0);
+        assert!(bbox.is_finite() && width >= 0.0 && height >= 0.0, "an annotation with {bbox:?}");
         let id = self.next_annotation;
         self.next_annotation += 1;
         let text = self.text(&AnnotationRecord {

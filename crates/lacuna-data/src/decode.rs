@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use image::metadata::Orientation;
-use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader};
+use image::{ColorType, DynamicImage, ImageDecoder, ImageReader};
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
@@ -50,10 +50,12 @@ impl RgbImage {
         Self { width, height, pixels }
     }
 
+    /// In pixels.
     pub fn width(&self) -> u32 {
         self.width
     }
 
+    /// In pixels.
     pub fn height(&self) -> u32 {
         self.height
     }
@@ -63,14 +65,17 @@ impl RgbImage {
         (self.width, self.height)
     }
 
+    /// The samples, `[height, width, 3]`.
     pub fn pixels(&self) -> &[u8] {
         &self.pixels
     }
 
+    /// The samples, `[height, width, 3]`, to change.
     pub fn pixels_mut(&mut self) -> &mut [u8] {
         &mut self.pixels
     }
 
+    /// The samples, `[height, width, 3]`, taken out of the image.
     pub fn into_pixels(self) -> Vec<u8> {
         self.pixels
     }
@@ -86,7 +91,9 @@ impl fmt::Debug for RgbImage {
 /// orientation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageSize {
+    /// Width and height of the stored pixels.
     pub stored: (u32, u32),
+    /// Width and height as shown.
     pub oriented: (u32, u32),
     orientation: Orientation,
 }
@@ -125,16 +132,20 @@ impl ImageSize {
 
 /// The kinds of image file that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum ImageFormat {
+    /// JPEG.
     Jpeg,
+    /// PNG.
     Png,
+    /// WebP.
     WebP,
+    /// BMP.
     Bmp,
 }
 
-impl Format {
+impl ImageFormat {
     /// By the first bytes of the content.
-    fn of(bytes: &[u8]) -> Option<Self> {
+    fn detect(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [0xFF, 0xD8, 0xFF, ..] => Some(Self::Jpeg),
             [0x89, b'P', b'N', b'G', ..] => Some(Self::Png),
@@ -145,7 +156,7 @@ impl Format {
     }
 }
 
-impl fmt::Display for Format {
+impl fmt::Display for ImageFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Jpeg => "JPEG",
@@ -158,23 +169,30 @@ impl fmt::Display for Format {
 
 /// Why bytes are not the image that was asked for.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // Fields are named in the messages.
 pub enum DecodeError {
+    /// There are no bytes.
     #[error("is empty")]
     Empty,
+    /// The content is of no known format.
     #[error("is not a JPEG, PNG, WebP or BMP image")]
     UnknownFormat,
+    /// The file ends too early.
     #[error("is a {format} image that ends too early")]
-    Truncated { format: Format },
+    Truncated { format: ImageFormat },
+    /// The decoder failed.
     #[error("is a {format} image that does not decode: {reason}")]
-    Broken { format: Format, reason: String },
+    Broken { format: ImageFormat, reason: String },
+    /// The image claims too many pixels.
     #[error("claims to be {}×{} pixels, more than {MAX_PIXELS} in all", size.0, size.1)]
     TooLarge { size: (u32, u32) },
+    /// The size is not the annotated one.
     #[error("is {}×{} pixels, annotated as {}×{}", found.0, found.1, annotated.0, annotated.1)]
     SizeMismatch { found: (u32, u32), annotated: (u32, u32) },
 }
 
 impl DecodeError {
-    fn broken(format: Format, error: &image::ImageError) -> Self {
+    fn broken(format: ImageFormat, error: &image::ImageError) -> Self {
         // The outer errors only repeat that a decoder failed; the innermost one says at what.
         let mut cause: &dyn Error = error;
         while let Some(inner) = cause.source() {
@@ -187,10 +205,13 @@ impl DecodeError {
 /// What is wrong with an image file.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageProblem {
+    /// There is no such file.
     #[error("does not exist")]
     Absent,
+    /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(io::Error),
+    /// The content is not the image that was asked for.
     #[error(transparent)]
     Undecodable(#[from] DecodeError),
 }
@@ -205,7 +226,9 @@ impl From<io::Error> for ImageProblem {
 #[derive(Debug, thiserror::Error)]
 #[error("image {} {problem}", path.display())]
 pub struct ImageError {
+    /// The file.
     pub path: PathBuf,
+    /// What is wrong with it.
     pub problem: ImageProblem,
 }
 
@@ -213,6 +236,7 @@ pub struct ImageError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnBadImage {
+    /// Stop with an error.
     Error,
     /// Go on without it, and say so.
     Skip,
@@ -235,7 +259,8 @@ fn size_of_file(path: &Path) -> Result<ImageSize, ImageProblem> {
     let mut bytes = Vec::new();
     file.by_ref().take(HEADER_BYTES).read_to_end(&mut bytes)?;
     let from_start = size(&bytes);
-    if from_start.is_ok() || (bytes.len() as u64) < HEADER_BYTES {
+    let whole = (bytes.len() as u64) < HEADER_BYTES;
+    if whole || matches!(from_start, Ok(_) | Err(DecodeError::UnknownFormat)) {
         return Ok(from_start?);
     }
     // Large metadata push the size beyond the start of some files.
@@ -269,7 +294,7 @@ pub fn decode(bytes: &[u8], annotated_size: Option<(u32, u32)>) -> Result<RgbIma
         _ => Orientation::NoTransforms,
     };
     // The decoder below fills the missing part of a truncated JPEG with gray.
-    if format == Format::Jpeg && !has_end_of_image(bytes) {
+    if format == ImageFormat::Jpeg && !has_end_of_image(bytes) {
         return Err(DecodeError::Truncated { format });
     }
 
@@ -286,16 +311,16 @@ pub fn decode(bytes: &[u8], annotated_size: Option<(u32, u32)>) -> Result<RgbIma
 }
 
 /// A decoder that has read the header of an image, and found a size worth decoding.
-fn open(bytes: &[u8]) -> Result<(Format, impl ImageDecoder), DecodeError> {
+fn open(bytes: &[u8]) -> Result<(ImageFormat, impl ImageDecoder), DecodeError> {
     if bytes.is_empty() {
         return Err(DecodeError::Empty);
     }
-    let format = Format::of(bytes).ok_or(DecodeError::UnknownFormat)?;
+    let format = ImageFormat::detect(bytes).ok_or(DecodeError::UnknownFormat)?;
     let coded = match format {
-        Format::Jpeg => ImageFormat::Jpeg,
-        Format::Png => ImageFormat::Png,
-        Format::WebP => ImageFormat::WebP,
-        Format::Bmp => ImageFormat::Bmp,
+        ImageFormat::Jpeg => image::ImageFormat::Jpeg,
+        ImageFormat::Png => image::ImageFormat::Png,
+        ImageFormat::WebP => image::ImageFormat::WebP,
+        ImageFormat::Bmp => image::ImageFormat::Bmp,
     };
     let decoder = ImageReader::with_format(Cursor::new(bytes), coded)
         .into_decoder()

@@ -18,13 +18,13 @@ use crate::dataset::Text;
 use crate::error::{Error, Result};
 
 /// A file's text, which is UTF-8.
-pub struct Document<'a> {
+pub(crate) struct Document<'a> {
     path: &'a Path,
     pub bytes: &'a [u8],
 }
 
 impl<'a> Document<'a> {
-    pub fn new(path: &'a Path, bytes: &'a [u8]) -> Result<Self> {
+    pub(crate) fn new(path: &'a Path, bytes: &'a [u8]) -> Result<Self> {
         let document = Self { path, bytes };
         match std::str::from_utf8(bytes) {
             Ok(_) => Ok(document),
@@ -34,19 +34,19 @@ impl<'a> Document<'a> {
 }
 
 impl Document<'_> {
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.path
     }
 
     /// Where the outermost value begins: after a byte order mark and white space.
-    pub fn start(&self) -> usize {
+    pub(crate) fn start(&self) -> usize {
         let byte_order_mark: &[u8] = b"\xef\xbb\xbf";
         self.skip_space(if self.bytes.starts_with(byte_order_mark) { byte_order_mark.len() } else { 0 })
     }
 
     /// The first pass: the bounds of each object of the list that opens at `at`, and where the list
     /// ends. `name` says what its n-th record is called.
-    pub fn records(&self, at: usize, name: impl Fn(usize) -> String) -> Result<(Vec<Text>, usize)> {
+    pub(crate) fn records(&self, at: usize, name: impl Fn(usize) -> String) -> Result<(Vec<Text>, usize)> {
         let mut texts = Vec::new();
         let mut at = self.skip_space(self.expect(at, b'[', "`[`")?);
         if self.bytes.get(at) == Some(&b']') {
@@ -78,7 +78,7 @@ impl Document<'_> {
 
     /// The second pass over one list, in parallel. Of several faults the first in the file is
     /// reported, whatever the threads did, with the index of its record.
-    pub fn parse_all<T: Send, M>(
+    pub(crate) fn parse_all<T: Send, M>(
         &self,
         texts: &[Text],
         parse: impl Fn(&[u8], Text) -> std::result::Result<T, Fault<M>> + Sync,
@@ -96,27 +96,27 @@ impl Document<'_> {
     }
 
     /// The error for a record that is not JSON.
-    pub fn not_json(&self, text: Text, name: &str, error: &serde_json::Error) -> Error {
+    pub(crate) fn not_json(&self, text: Text, name: &str, error: &serde_json::Error) -> Error {
         let at = text.start + offset_of(&self.bytes[text.range()], error.line(), error.column());
         self.syntax(at, format!("{name} is not JSON: {}", self.what_is_at(at, error)))
     }
 
-    pub fn skip_space(&self, at: usize) -> usize {
+    pub(crate) fn skip_space(&self, at: usize) -> usize {
         let rest = self.bytes.get(at..).unwrap_or_default();
         at + rest.iter().take_while(|b| matches!(b, b' ' | b'\t' | b'\r' | b'\n')).count()
     }
 
-    pub fn expect(&self, at: usize, byte: u8, what: &str) -> Result<usize> {
+    pub(crate) fn expect(&self, at: usize, byte: u8, what: &str) -> Result<usize> {
         if self.bytes.get(at) == Some(&byte) { Ok(at + 1) } else { Err(self.unexpected(at, what)) }
     }
 
-    pub fn end_of_text(&self, at: usize) -> Result<()> {
+    pub(crate) fn end_of_text(&self, at: usize) -> Result<()> {
         let at = self.skip_space(at);
         if at == self.bytes.len() { Ok(()) } else { Err(self.unexpected(at, "the end of the file")) }
     }
 
     /// One value of any kind, and where it ends.
-    pub fn value<'a, T: Deserialize<'a>>(&'a self, at: usize) -> Result<(T, usize)> {
+    pub(crate) fn value<'a, T: Deserialize<'a>>(&'a self, at: usize) -> Result<(T, usize)> {
         let rest = self.bytes.get(at..).unwrap_or_default();
         let mut values = serde_json::Deserializer::from_slice(rest).into_iter();
         match values.next() {
@@ -142,7 +142,7 @@ impl Document<'_> {
         message.split(" at line ").next().unwrap_or_default().into()
     }
 
-    pub fn unexpected(&self, at: usize, wanted: &str) -> Error {
+    pub(crate) fn unexpected(&self, at: usize, wanted: &str) -> Error {
         match self.bytes.get(at) {
             None => self.syntax(at, format!("the file ends where {wanted} should be")),
             Some(&byte) => {
@@ -155,11 +155,11 @@ impl Document<'_> {
         Error::Syntax { path: self.path.into(), line: self.line(at), problem }
     }
 
-    pub fn invalid(&self, at: usize, problem: String) -> Error {
+    pub(crate) fn invalid(&self, at: usize, problem: String) -> Error {
         Error::Invalid { path: self.path.into(), line: self.line(at), problem }
     }
 
-    pub fn line(&self, at: usize) -> usize {
+    pub(crate) fn line(&self, at: usize) -> usize {
         1 + memchr::memchr_iter(b'\n', &self.bytes[..at.min(self.bytes.len())]).count()
     }
 }
@@ -204,7 +204,7 @@ fn offset_of(text: &[u8], line: usize, column: usize) -> usize {
 }
 
 /// What is wrong with a record.
-pub enum Fault<M> {
+pub(crate) enum Fault<M> {
     /// It does not parse: bad JSON, or a field of the wrong kind ([`first_wrong_field`] finds out).
     Json(serde_json::Error),
     Meaning(M),
@@ -217,24 +217,24 @@ impl<M> From<serde_json::Error> for Fault<M> {
 }
 
 /// Ids in ascending order, each with the index of its record.
-pub struct Ids(Vec<(u64, u32)>);
+pub(crate) struct Ids(Vec<(u64, u32)>);
 
 impl Ids {
     /// Of ids that are all different.
-    pub fn new(ids: impl Iterator<Item = u64>) -> Self {
+    pub(crate) fn new(ids: impl Iterator<Item = u64>) -> Self {
         let mut sorted: Vec<(u64, u32)> = ids.enumerate().map(|(n, id)| (id, n as u32)).collect();
         sorted.par_sort_unstable();
         Self(sorted)
     }
 
-    pub fn index(&self, id: u64) -> Option<usize> {
+    pub(crate) fn index(&self, id: u64) -> Option<usize> {
         let found = self.0.binary_search_by_key(&id, |&(id, _)| id).ok()?;
         Some(self.0[found].1 as usize)
     }
 
     /// An id that is there twice, with the indices of its records; of several the one whose
     /// second record comes first.
-    pub fn repeated(&self) -> Option<(u64, usize, usize)> {
+    pub(crate) fn repeated(&self) -> Option<(u64, usize, usize)> {
         let twice = self.0.windows(2).filter(|w| w[0].0 == w[1].0).min_by_key(|w| w[1].1)?;
         Some((twice[0].0, twice[0].1 as usize, twice[1].1 as usize))
     }
@@ -245,8 +245,11 @@ fn is_whole(value: f64) -> bool {
     (0.0..=9_007_199_254_740_992.0).contains(&value) && value.fract() == 0.0
 }
 
+/// Ids beyond no other tool can read, and after the largest there must be others for new records.
+const LARGEST: u64 = i64::MAX as u64;
+
 /// A whole number, which some tools write as `7.0`.
-pub struct Whole(pub u64);
+pub(crate) struct Whole(pub u64);
 
 impl<'de> Deserialize<'de> for Whole {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
@@ -259,8 +262,8 @@ impl<'de> Deserialize<'de> for Whole {
                 f.write_str("a whole number")
             }
 
-            fn visit_u64<E>(self, value: u64) -> std::result::Result<Whole, E> {
-                Ok(Whole(value))
+            fn visit_u64<E: de::Error>(self, value: u64) -> std::result::Result<Whole, E> {
+                if value <= LARGEST { Ok(Whole(value)) } else { Err(E::custom("not an id")) }
             }
 
             fn visit_f64<E: de::Error>(self, value: f64) -> std::result::Result<Whole, E> {
@@ -272,7 +275,7 @@ impl<'de> Deserialize<'de> for Whole {
 }
 
 /// What a field must hold.
-pub enum Wanted {
+pub(crate) enum Wanted {
     Whole,
     Number,
     Text,
@@ -291,7 +294,9 @@ impl Wanted {
 
     fn is(&self, value: &Value) -> bool {
         match self {
-            Self::Whole => value.as_u64().is_some() || value.as_f64().is_some_and(is_whole),
+            Self::Whole => {
+                value.as_u64().is_some_and(|n| n <= LARGEST) || value.as_f64().is_some_and(is_whole)
+            }
             Self::Number => value.is_number(),
             Self::Text => value.is_string(),
             Self::FourNumbers => {
@@ -304,7 +309,7 @@ impl Wanted {
 
 /// Why a record that is well-formed JSON could not be read, in the user's terms: the parser knows
 /// no key. The key, and what is wrong; no key when none of these is to blame.
-pub fn first_wrong_field(
+pub(crate) fn first_wrong_field(
     record: &Map<String, Value>,
     required: &[(&'static str, Wanted)],
 ) -> (Option<&'static str>, String) {

@@ -1,4 +1,4 @@
-//! Boxes with labels on a picture, for people to look at.
+//! Drawing of labeled boxes on pictures.
 
 use std::convert::Infallible;
 
@@ -15,9 +15,11 @@ use crate::decode::RgbImage;
 /// A box to be drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outline {
+    /// The box, in pixels of the picture.
     pub bbox: Box2,
+    /// Red, green, blue.
     pub color: [u8; 3],
-    /// Set in a font of Western Europe's characters; of others, a question mark is seen.
+    /// The label. The font has the characters of ISO 8859-1; others appear as a question mark.
     pub label: Option<String>,
 }
 
@@ -28,12 +30,12 @@ pub struct Outline {
 /// there is no room above. Boxes without area, and those outside the image, are not drawn.
 pub fn draw(image: &mut RgbImage, outlines: &[Outline]) {
     let pen = Pen::for_image(image);
-    let placed = outlines.iter().filter_map(|outline| Some((pen.around(outline.bbox, image)?, outline)));
-    let placed: Vec<(Rectangle, &Outline)> = placed.collect();
-    for (inside, outline) in &placed {
+    let drawn = outlines.iter().filter_map(|outline| Some((pen.around(outline.bbox, image)?, outline)));
+    let drawn: Vec<(Rectangle, &Outline)> = drawn.collect();
+    for (inside, outline) in &drawn {
         pen.frame(image, *inside, outline.color);
     }
-    for (inside, outline) in &placed {
+    for (inside, outline) in &drawn {
         if let Some(label) = outline.label.as_deref().filter(|l| !l.is_empty()) {
             pen.tab(image, *inside, outline.color, label);
         }

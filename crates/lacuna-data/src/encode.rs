@@ -8,7 +8,7 @@ use image::{ExtendedColorType, ImageEncoder};
 
 use crate::decode::RgbImage;
 
-/// High enough that the smallest objects of made scenes keep their surface, and drawn lines their color.
+/// High enough that the smallest objects of synthetic scenes keep their surface and drawn lines their color.
 const JPEG_QUALITY: u8 = 92;
 
 impl RgbImage {

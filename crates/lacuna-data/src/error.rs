@@ -1,3 +1,5 @@
+//! Errors of reading and writing data sets, with hints on what to do.
+
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -5,27 +7,35 @@ use thiserror::Error;
 
 use crate::decode::ImageError;
 
+/// The result of reading or writing data sets.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What can be wrong with a data set's files. Every variant names the file, and the line where
 /// there is one.
 #[derive(Debug, Error)]
+#[allow(missing_docs)] // Fields are named in the messages.
 pub enum Error {
+    /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
 
+    /// A file cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },
 
+    /// The output exists and must not be replaced.
     #[error("{} exists already", path.display())]
     Exists { path: PathBuf },
 
+    /// The output is a folder that lacuna did not make.
     #[error("{} was not made by lacuna and is not replaced", path.display())]
     NotOurs { path: PathBuf },
 
+    /// The output would replace its own input.
     #[error("the output {} would replace {}, which it is made from", path.display(), input.display())]
     ReplacesInput { path: PathBuf, input: PathBuf },
 
+    /// Two outputs are the same, or one is inside the other.
     #[error("the outputs {} and {} are one, or one is in the other", path.display(), other.display())]
     OneOutput { path: PathBuf, other: PathBuf },
 
@@ -53,52 +63,72 @@ pub enum Error {
     #[error("{} is not what was hidden: {reason}", path.display())]
     NotHidden { path: PathBuf, reason: String },
 
+    /// The path holds no data set that is recognized.
     #[error("{} holds no data set in a known layout", path.display())]
     UnknownLayout { path: PathBuf },
 
+    /// A YOLO data set without the names of its classes.
     #[error("{} looks like a YOLO data set, but its class names are nowhere", path.display())]
     NoClasses { path: PathBuf },
 
+    /// The data set has no images or no categories.
     #[error("{}: the data set is empty: it has no {what}", path.display())]
     Empty { path: PathBuf, what: &'static str },
 
+    /// The data set has no such split.
     #[error("{} has no split `{split}`", path.display())]
     UnknownSplit { path: PathBuf, split: String, known: Vec<String> },
 
+    /// Two splits have the same name.
     #[error("{} has two splits named `{split}`", path.display())]
     RepeatedSplit { path: PathBuf, split: String },
 
+    /// There are several splits and none was chosen.
     #[error("{} has several splits", path.display())]
     ManySplits { path: PathBuf, known: Vec<String> },
 
+    /// The data set has no such class.
     #[error("there is no class `{name}` in the data set")]
     UnknownClass { name: String, known: Vec<String> },
 
+    /// Two images would be written under one name.
     #[error("images {first} and {second} would both be written as `{name}`")]
     NameClash { first: String, second: String, name: String },
 
+    /// A name would lead out of the new folder.
     #[error("`{name}` cannot be the name of a file in the new folder: it leads elsewhere")]
     NameOutside { name: String },
 
+    /// A name that VOC's XML cannot hold.
+    #[error("VOC has no place for the name {name:?}")]
+    NotAVocName { name: String },
+
+    /// Splits with different classes in a format that has one list of classes.
     #[error("the splits `{first}` and `{second}` have different classes, which this format cannot have")]
     ClassesDiffer { first: String, second: String },
 
+    /// An image file cannot be used.
     #[error(transparent)]
     Image(#[from] ImageError),
 
+    /// The caller asked to stop.
     #[error("interrupted")]
     Interrupted,
 
+    /// The folder of the images was not found.
     #[error("the folder of the images of {} was not found", path.display())]
     NoImages { path: PathBuf, tried: Vec<PathBuf> },
 }
 
 /// What is wrong with an entry of a results file.
 #[derive(Debug, Error)]
+#[allow(missing_docs)] // Fields are named in the messages.
 pub enum DetectionFault {
+    /// The image is not in the annotations.
     #[error("is of image {image}, which the annotations do not have")]
     UnknownImage { image: u64 },
 
+    /// The category is not in the annotations.
     #[error("is of category {category}, which the annotations do not have")]
     UnknownCategory { category: u64 },
 
@@ -106,6 +136,7 @@ pub enum DetectionFault {
     #[error("has {}no `bbox`; lacuna judges boxes", instead.map_or(String::new(), |field| format!("`{field}` but ")))]
     NoBox { instead: Option<&'static str> },
 
+    /// A side of the box is negative.
     #[error("has a `bbox` of negative size: {bbox:?}")]
     NegativeBox { bbox: [f64; 4] },
 
@@ -113,6 +144,7 @@ pub enum DetectionFault {
     #[error("has a `bbox` beyond any image: {bbox:?}")]
     HugeBox { bbox: [f64; 4] },
 
+    /// A number is not in `[0, 1]`.
     #[error("has `{field}` {value}; it must be from 0 to 1")]
     OutOfRange { field: &'static str, value: f64 },
 
@@ -150,7 +182,7 @@ impl Error {
         |source| Self::Write { path: path.into(), source }
     }
 
-    /// What the user can do about it.
+    /// What to do about it, in words that hold for every program that uses this library.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => {
@@ -159,7 +191,6 @@ impl Error {
             Self::Write { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 Some("the folder it is to be written into does not exist; make it first".into())
             }
-            Self::Exists { .. } => Some("choose another name, or replace it with `--force`".into()),
             Self::NotCoco { .. } => Some(
                 "a COCO annotation file is one JSON object with the lists `images`, `annotations` and \
                  `categories`"
@@ -177,11 +208,9 @@ impl Error {
                  `images/` and `labels/`"
                     .into(),
             ),
-            Self::NotHidden { .. } => {
-                Some("`lacuna sparsify` writes it with `--hidden`, beside the sparse annotations".into())
+            Self::UnknownSplit { known, .. } | Self::ManySplits { known, .. } => {
+                Some(format!("its splits are {}", list(known)))
             }
-            Self::UnknownSplit { known, .. } => Some(format!("its splits are {}", list(known))),
-            Self::ManySplits { known, .. } => Some(format!("choose one of {} with `--split`", list(known))),
             Self::UnknownClass { name, known } => Some(match nearest(name, known) {
                 Some(close) => format!("did you mean `{close}`?"),
                 None => format!("its classes are {}", list(known)),
@@ -190,22 +219,24 @@ impl Error {
                 Some("they are in a `data.yaml` (`names: [...]`) or, a line each, in a `classes.txt`".into())
             }
             Self::NotOurs { .. } => Some("delete it yourself, or choose another name".into()),
-            Self::ReplacesInput { .. } | Self::OneOutput { .. } => Some("choose another name".into()),
+            Self::Exists { .. } | Self::ReplacesInput { .. } | Self::OneOutput { .. } => {
+                Some("choose another name".into())
+            }
             Self::RepeatedSplit { .. } => {
                 Some("name the annotation file itself instead of the folder".into())
             }
             Self::NameOutside { .. } => {
                 Some("correct the `file_name`, or the split's name, in the annotation files".into())
             }
-            Self::NameClash { .. } => {
-                Some("rename one of the images, or convert one split at a time with `--split`".into())
-            }
-            Self::ClassesDiffer { .. } => {
-                Some("`--classes` restricts both to the classes that they share".into())
-            }
+            Self::NameClash { .. } => Some("rename one of the images, or convert one split at a time".into()),
+            Self::NotAVocName { .. } => Some(
+                "names of classes and images are one line in VOC, without control characters or white space at their ends"
+                    .into(),
+            ),
+            Self::ClassesDiffer { .. } => Some("restrict both to the classes that they share".into()),
             Self::NoImages { tried, .. } => {
                 let tried: Vec<_> = tried.iter().map(|p| p.display().to_string()).collect();
-                Some(format!("name it with `--images DIR`; tried {}", list(&tried)))
+                Some(format!("tried {}", list(&tried)))
             }
             _ => None,
         }
@@ -224,27 +255,12 @@ fn list(names: &[String]) -> String {
     }
 }
 
-/// The name that differs least from `name`, when it is close enough to be a slip of the hand.
+/// The known name that is nearest to `name` by edit distance, if it is near enough to be a typing mistake.
 pub fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
     let name = name.to_lowercase();
-    let close = |k: &&String| edits(&name, &k.to_lowercase());
-    let best = known.iter().min_by_key(close)?;
-    (close(&best) <= 1 + name.chars().count() / 4).then_some(best)
-}
-
-/// Levenshtein's distance.
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, &y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
+    let distance = |known: &&String| strsim::levenshtein(&name, &known.to_lowercase());
+    let best = known.iter().min_by_key(distance)?;
+    (distance(&best) <= 1 + name.chars().count() / 4).then_some(best)
 }
 
 #[cfg(test)]
@@ -258,6 +274,5 @@ mod tests {
         assert_eq!(nearest("Bicycle", &known), Some("bicycle"));
         assert_eq!(nearest("trafic  light", &known), Some("traffic light"));
         assert_eq!(nearest("zebra", &known), None);
-        assert_eq!((edits("", "abc"), edits("kitten", "sitting"), edits("a", "a")), (3, 3, 0));
     }
 }

@@ -5,6 +5,7 @@
 //! region's `score` is its confidence, and the prediction's is their mean, which Label Studio orders
 //! tasks by. Coordinates are in per cent of the image's size and within it.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -12,6 +13,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use crate::dataset::{Annotation, Category, Dataset, Image};
+use crate::xml;
 use crate::yolo::LeftOut;
 
 /// What the configuration calls the image, and the control whose labels its regions have.
@@ -64,7 +66,7 @@ struct Rectangle<'a> {
     width: f64,
     height: f64,
     rotation: u8,
-    rectanglelabels: [&'a str; 1],
+    rectanglelabels: [Cow<'a, str>; 1],
 }
 
 /// Write the tasks of a data set, one a line, and say what was left out: Label Studio has no crowd
@@ -92,9 +94,9 @@ pub fn write(
                 left_out.outside += 1;
                 continue;
             };
-            match dataset.pseudo_of(annotation) {
+            match dataset.recovered_mark(annotation) {
                 None => drawn.push(region),
-                Some(pseudo) => predicted.push(Region { score: pseudo.confidence(), ..region }),
+                Some(recovered) => predicted.push(Region { score: recovered.confidence(), ..region }),
             }
         }
         let task = Task {
@@ -132,7 +134,7 @@ fn region<'a>(dataset: &'a Dataset, image: &Image, annotation: &Annotation) -> O
             width: per_cent(x2 - x1, width),
             height: per_cent(y2 - y1, height),
             rotation: 0,
-            rectanglelabels: [&dataset.categories()[annotation.category].name],
+            rectanglelabels: [label(&dataset.categories()[annotation.category])],
         },
         score: None,
     })
@@ -176,33 +178,22 @@ pub fn labeling_config(categories: &[Category]) -> String {
     );
     // Two categories may have one name, two labels may not.
     let mut seen = HashSet::new();
-    for Category { name, .. } in categories.iter().filter(|category| seen.insert(&category.name)) {
-        writeln!(config, "    <Label value=\"{}\"/>", escape(name)).expect("a string takes it");
+    for label in categories.iter().map(label).filter(|label| seen.insert(label.clone())) {
+        writeln!(config, "    <Label value=\"{}\"/>", xml::escape(&label)).expect("a string takes it");
     }
     config.push_str("  </RectangleLabels>\n</View>\n");
     config
 }
 
-/// As the value of an XML attribute, in which a bare line break would be read as a space.
-fn escape(text: &str) -> String {
-    let mut escaped = String::new();
-    for char in text.chars() {
-        match char {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\t' | '\n' | '\r' => write!(escaped, "&#{};", u32::from(char)).expect("a string takes it"),
-            _ => escaped.push(char),
-        }
-    }
-    escaped
+/// What a class is called in the configuration, which is XML, and in the tasks.
+fn label(category: &Category) -> Cow<'_, str> {
+    xml::allowed(&category.name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataset::{Builder, Pseudo, Xywh};
+    use crate::dataset::{Builder, RecoveredMark, Xywh};
 
     #[test]
     fn names_are_encoded_where_label_studio_decodes_them() {
@@ -244,7 +235,7 @@ mod tests {
         for (score, confidence) in
             [(Some(0.25), Some(0.5)), (Some(1.0), None), (None, Some(1.0)), (None, None)]
         {
-            builder.annotation(0, 0, bbox, false, Pseudo::new(score, confidence));
+            builder.annotation(0, 0, bbox, false, RecoveredMark::new(score, confidence));
         }
         let mut out = Vec::new();
         write(&builder.finish(), "", "m", &mut out).unwrap();

@@ -11,10 +11,14 @@ use crate::decode::{ImageError, OnBadImage};
 use crate::error::{Error, Result};
 use crate::{coco, voc, yolo};
 
+/// The formats of annotations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
+    /// COCO: one JSON file per split.
     Coco,
+    /// Pascal VOC: one XML file per image.
     Voc,
+    /// YOLO: one text file per image.
     Yolo,
 }
 
@@ -27,6 +31,7 @@ const ROBOFLOW: &str = "_annotations.coco.json";
 /// A data set on disk, nothing of it read yet.
 #[derive(Debug)]
 pub struct Layout {
+    /// The format of the annotations.
     pub format: Format,
     path: PathBuf,
     splits: Vec<SplitFiles>,
@@ -57,7 +62,8 @@ struct YoloClasses {
 pub struct ReadOptions<'a> {
     /// Where the images are, if not beside the annotations.
     pub images: Option<&'a Path>,
-    /// Images are looked at for their size where the annotations do not have it (YOLO, some VOC).
+    /// What to do about an image that cannot be used. Images are opened only if the annotations do not state
+    /// their size (YOLO, some VOC).
     pub on_bad_image: OnBadImage,
 }
 
@@ -70,7 +76,9 @@ impl Default for ReadOptions<'_> {
 /// A split that has been read.
 #[derive(Debug)]
 pub struct Split {
+    /// The name of the split.
     pub name: String,
+    /// Its images, classes and boxes.
     pub dataset: Dataset,
     /// Images that are not in the data set because they cannot be used.
     pub skipped: Vec<ImageError>,
@@ -78,7 +86,7 @@ pub struct Split {
     images: ImageFolder,
 }
 
-/// The folder of the images, or where it was looked for.
+/// The folder of the images, or where it was searched for.
 #[derive(Debug)]
 enum ImageFolder {
     Found(PathBuf),
@@ -128,6 +136,7 @@ impl Layout {
         Ok(Self { format, path: path.into(), splits })
     }
 
+    /// The names of the splits.
     pub fn split_names(&self) -> Vec<String> {
         self.splits.iter().map(|s| s.name.clone()).collect()
     }
@@ -191,7 +200,7 @@ pub(crate) fn files_of(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf
         if !seen.insert(folder.canonicalize().map_err(Error::read(&folder))?) {
             continue;
         }
-        for path in entries(&folder)? {
+        for path in list_folder(&folder)? {
             if path.is_dir() {
                 folders.push(path);
             } else if extensions.contains(&extension(&path).as_str()) {
@@ -203,7 +212,7 @@ pub(crate) fn files_of(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf
     Ok(files)
 }
 
-fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+fn list_folder(folder: &Path) -> Result<Vec<PathBuf>> {
     let read = || -> io::Result<Vec<PathBuf>> { fs::read_dir(folder)?.map(|e| Ok(e?.path())).collect() };
     let mut paths = read().map_err(Error::read(folder))?;
     paths.sort_unstable();
@@ -214,7 +223,7 @@ fn extension(path: &Path) -> String {
     path.extension().unwrap_or_default().to_string_lossy().to_lowercase()
 }
 
-fn stem(path: &Path) -> String {
+fn file_stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
@@ -238,7 +247,7 @@ fn folder_splits(folder: &Path) -> Result<Option<(Format, Vec<SplitFiles>)>> {
     if folder.join("Annotations").is_dir() && !files_of(&folder.join("Annotations"), &["xml"])?.is_empty() {
         return Ok(Some((Format::Voc, voc_splits(folder)?)));
     }
-    let entries = entries(folder)?;
+    let entries = list_folder(folder)?;
     let files = |endings: &'static [&str]| {
         entries.iter().filter(move |p| p.is_file() && endings.contains(&extension(p).as_str())).cloned()
     };
@@ -250,8 +259,8 @@ fn folder_splits(folder: &Path) -> Result<Option<(Format, Vec<SplitFiles>)>> {
 
     let mut annotations = Vec::new();
     if folder.join("annotations").is_dir() {
-        let all = self::entries(&folder.join("annotations"))?.into_iter().filter(|p| extension(p) == "json");
-        let (instances, others): (Vec<_>, Vec<_>) = all.partition(|p| stem(p).starts_with("instances_"));
+        let all = list_folder(&folder.join("annotations"))?.into_iter().filter(|p| extension(p) == "json");
+        let (instances, others): (Vec<_>, Vec<_>) = all.partition(|p| file_stem(p).starts_with("instances_"));
         annotations.extend(if instances.is_empty() { others } else { instances });
     }
     annotations.extend(folders().map(|split| split.join(ROBOFLOW)).filter(|file| file.is_file()));
@@ -260,7 +269,7 @@ fn folder_splits(folder: &Path) -> Result<Option<(Format, Vec<SplitFiles>)>> {
     }
 
     let mut yamls: Vec<PathBuf> = files(&["yaml", "yml"]).filter(|p| names_classes(p)).collect();
-    yamls.sort_by_key(|p| stem(p) != "data");
+    yamls.sort_by_key(|p| file_stem(p) != "data");
     if let Some(yaml) = yamls.first() {
         return Ok(Some((Format::Yolo, yolo_splits(yaml)?)));
     }
@@ -272,8 +281,7 @@ fn folder_splits(folder: &Path) -> Result<Option<(Format, Vec<SplitFiles>)>> {
     }
 
     // Roboflow's VOC layout: images and XML files side by side, a folder per split.
-    let has_xml =
-        |folder: &&Path| self::entries(folder).is_ok_and(|e| e.iter().any(|p| extension(p) == "xml"));
+    let has_xml = |folder: &&Path| list_folder(folder).is_ok_and(|e| e.iter().any(|p| extension(p) == "xml"));
     let with_xml: Vec<PathBuf> = folders().filter(has_xml).map(Path::to_path_buf).collect();
     let voc = with_xml.iter().map(|split| {
         let siblings = with_xml.iter().filter(|other| *other != split).cloned().collect();
@@ -289,7 +297,7 @@ fn coco_split(annotations: PathBuf) -> SplitFiles {
     let name = if annotations.file_name().is_some_and(|n| n == ROBOFLOW) {
         folder_name(annotations.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))
     } else {
-        let stem = stem(&annotations);
+        let stem = file_stem(&annotations);
         stem.strip_prefix("instances_").unwrap_or(&stem).into()
     };
     SplitFiles { name, files: Files::Coco { annotations } }
@@ -300,7 +308,7 @@ fn coco_split(annotations: PathBuf) -> SplitFiles {
 fn coco_images(annotations: &Path, dataset: &Dataset) -> ImageFolder {
     let absolute = std::path::absolute(annotations).unwrap_or_else(|_| annotations.into());
     let here = absolute.parent().unwrap_or(Path::new("/"));
-    let stem = stem(annotations);
+    let stem = file_stem(annotations);
     let split = stem.strip_prefix("instances_").unwrap_or(&stem);
     // `train_sparse` is an annotation of the images of `train`.
     let parts = std::iter::successors(Some(split), |s| s.rfind(['_', '-']).map(|at| &s[..at]));
@@ -344,22 +352,22 @@ fn voc_splits(root: &Path) -> Result<Vec<SplitFiles>> {
     let sets = root.join("ImageSets").join("Main");
     let mut lists = Vec::new();
     if sets.is_dir() {
-        for list in entries(&sets)?.into_iter().filter(|p| extension(p) == "txt") {
+        for list in list_folder(&sets)?.into_iter().filter(|p| extension(p) == "txt") {
             if !tells_of_a_class(&lines_of(&list)?, &folders.annotations) {
                 lists.push(list);
             }
         }
     }
-    let has = |name: &str| lists.iter().any(|l| stem(l) == name);
+    let has = |name: &str| lists.iter().any(|l| file_stem(l) == name);
     if has("train") && has("val") {
         // It is the two together.
-        lists.retain(|l| stem(l) != "trainval");
+        lists.retain(|l| file_stem(l) != "trainval");
     }
     if lists.is_empty() {
         return Ok(vec![SplitFiles { name: "all".into(), files: Files::Voc { folders, list: None } }]);
     }
     let split = |list: PathBuf| SplitFiles {
-        name: stem(&list),
+        name: file_stem(&list),
         files: Files::Voc { folders: folders.clone(), list: Some(list) },
     };
     Ok(lists.into_iter().map(split).collect())
@@ -387,7 +395,7 @@ fn yolo_splits(yaml: &Path) -> Result<Vec<SplitFiles>> {
     let here = yaml.parent().unwrap_or(Path::new(""));
     let base = path.map(|p| here.join(p)).filter(|p| p.is_dir()).unwrap_or_else(|| here.into());
     let mut splits = Vec::new();
-    // Files often name a split that was never made, and have keys of their tool's own.
+    // Files often name a split that does not exist, and tools add keys of their own.
     let mut nowhere = None;
     for (name, places) in described {
         let images: Vec<PathBuf> = places.iter().filter_map(|place| yolo_place(&base, here, place)).collect();
@@ -430,7 +438,7 @@ fn yolo_splits_without_yaml(folder: &Path) -> Result<Vec<SplitFiles>> {
         return Err(Error::Empty { path: list.clone(), what: "categories" });
     }
     let images = if folder.join("images").is_dir() { folder.join("images") } else { folder.into() };
-    let mut roots: Vec<PathBuf> = entries(&images)?.into_iter().filter(|p| p.is_dir()).collect();
+    let mut roots: Vec<PathBuf> = list_folder(&images)?.into_iter().filter(|p| p.is_dir()).collect();
     if roots.is_empty() || images == *folder {
         roots = vec![images];
     }

@@ -1,5 +1,5 @@
-//! Detection data sets: reading and writing them, hiding a part of their boxes, making them, and
-//! turning them into batches of augmented views.
+//! Detection data sets: reading and writing them, hiding a part of their boxes, and turning them into batches
+//! of augmented views.
 
 pub mod augment;
 pub mod batch;
@@ -19,9 +19,11 @@ pub mod output;
 pub mod problems;
 pub mod results;
 pub mod sparsify;
-pub mod synth;
+pub mod statistics;
 pub mod voc;
+mod xml;
 pub mod yolo;
 
-pub use dataset::{Annotation, Builder, Category, Dataset, Image, Object, Pseudo, Xywh};
+pub use dataset::{Annotation, Builder, Category, Dataset, Image, Object, RecoveredMark, Xywh};
 pub use error::{DetectionFault, Error, Result, nearest};
+pub use statistics::SizeClass;

@@ -1,6 +1,6 @@
-//! Numbers as files have them.
+//! Numbers as they are written to files.
 
-/// The number of 64 bits that reads like this one of 32: 0.1 stays 0.1.
+/// The `f64` with the same shortest decimal form as this `f32`: 0.1 stays 0.1.
 pub fn shortest(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }

@@ -1,11 +1,12 @@
-//! A value that can be switched off: TOML has no word for nothing, so `"off"` stands for it, and every key
-//! of a resolved configuration has a value.
+//! Serialization of optional values as `"off"`: TOML has no null, and every key of a resolved configuration has a
+//! value. For `#[serde(with = "lacuna_data::off")]`.
 
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 const OFF: &str = "off";
 
+/// Write the value, or `"off"` for `None`.
 pub fn serialize<T: Serialize, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
     match value {
         Some(value) => value.serialize(serializer),
@@ -13,6 +14,7 @@ pub fn serialize<T: Serialize, S: Serializer>(value: &Option<T>, serializer: S) 
     }
 }
 
+/// Read a value, or `None` from `"off"`.
 pub fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {

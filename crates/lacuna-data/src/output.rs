@@ -13,17 +13,19 @@ use crate::error::{Error, Result};
 /// Whether an output may take the place of something that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfExists {
+    /// Keep what exists and fail.
     Refuse,
+    /// Replace what exists.
     Replace,
 }
 
 impl IfExists {
-    /// What `--force` means.
+    /// [`Replace`](Self::Replace) if `force` is set, else [`Refuse`](Self::Refuse).
     pub fn forced(force: bool) -> Self {
         if force { Self::Replace } else { Self::Refuse }
     }
 
-    /// Whether `path` can be written, as far as can be told before the work is done.
+    /// Check before the work is done that `path` can be written.
     ///
     /// # Errors
     /// [`Error::Exists`], or [`Error::Write`] when there is no folder to write into or something
@@ -42,7 +44,7 @@ impl IfExists {
         fs::metadata(parent(path)).map_err(Error::write(path)).map(drop)
     }
 
-    /// The same of all outputs of one work: they replace nothing that they are made from, nor one another.
+    /// [`check`](Self::check) all outputs of a command: none may replace an input or another output.
     ///
     /// # Errors
     /// As [`check`](Self::check), or [`Error::ReplacesInput`], or [`Error::OneOutput`].
@@ -125,8 +127,8 @@ pub fn write_file(
     NewFile::write(path, if_exists, fill)?.finish()
 }
 
-/// The file in a folder that says that lacuna made it. Only such a folder, or an empty one, is ever
-/// replaced: whatever else is in a folder cannot have been made by the command that replaces it.
+/// The file that marks a folder as made by lacuna. Only such a folder, or an empty one, is ever replaced, so
+/// that no other files are lost.
 const MARK: &str = ".lacuna";
 
 /// A folder that is being filled. Dropped without [`finish`](Self::finish), it is deleted.
@@ -152,26 +154,25 @@ impl NewFolder {
         }
         let create = || -> io::Result<TempDir> {
             let temporary = ordinary(0o777).tempdir_in(parent(path))?;
-            fs::write(temporary.path().join(MARK), "lacuna made this folder; `--force` may replace it.\n")?;
+            fs::write(temporary.path().join(MARK), "lacuna made this folder and may replace it.\n")?;
             Ok(temporary)
         };
         let temporary = create().map_err(Error::write(path))?;
         Ok(Self { temporary, path: path.into(), if_exists })
     }
 
-    /// Where to write for now.
+    /// The temporary folder to write into.
     pub fn path(&self) -> &Path {
         self.temporary.path()
     }
 
-    /// The error for a file of this folder. It names the place where the user will look, not the
-    /// temporary one.
+    /// The error for a file of this folder. It names the final path, not the temporary one.
     pub fn failed(&self, name: &Path) -> impl FnOnce(io::Error) -> Error + use<> {
         let path = self.path.join(name);
         |source| Error::Write { path, source }
     }
 
-    /// Write a file of this folder; the folders above it are made.
+    /// Write a file of this folder, and create the folders above it.
     ///
     /// # Errors
     /// [`Error::Write`].
@@ -184,7 +185,7 @@ impl NewFolder {
         write().map_err(self.failed(name))
     }
 
-    /// Where a file of this folder is for now; the folders above it are made.
+    /// The temporary path of a file of this folder; the folders above it are created.
     pub(crate) fn place(&self, name: &Path) -> io::Result<PathBuf> {
         let place = self.path().join(name);
         fs::create_dir_all(place.parent().unwrap_or(self.path()))?;

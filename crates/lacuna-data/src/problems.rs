@@ -1,5 +1,4 @@
-//! What is odd about a data set but no reason to refuse it: real ones, COCO among them, have all of
-//! this.
+//! Problems of a data set that are reported but accepted, because real data sets, COCO included, have them.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -12,60 +11,31 @@ use crate::dataset::{Annotation, Dataset, Xywh};
 use crate::decode::{self, ImageProblem};
 use crate::error::{Error, Result};
 
-/// One oddity, and where it is. Ids are the file's.
+/// A problem and where it is. Ids are those of the file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "problem", rename_all = "snake_case")]
+#[allow(missing_docs)] // Fields are named in the messages.
 pub enum Problem {
     /// Kept in files, never trained on.
-    ZeroSizeBox {
-        annotation: u64,
-        image: u64,
-    },
+    ZeroSizeBox { annotation: u64, image: u64 },
     /// Clipped for training.
-    BoxPartlyOutside {
-        annotation: u64,
-        image: u64,
-    },
+    BoxPartlyOutside { annotation: u64, image: u64 },
     /// Nothing of it is left for training.
-    BoxOutside {
-        annotation: u64,
-        image: u64,
-    },
+    BoxOutside { annotation: u64, image: u64 },
     /// The same class and the same box as an earlier annotation of the image.
-    RepeatedBox {
-        annotation: u64,
-        image: u64,
-        first: u64,
-    },
-    ImageWithoutBoxes {
-        image: u64,
-        file_name: String,
-    },
-    RepeatedFileName {
-        image: u64,
-        first: u64,
-        file_name: String,
-    },
-    CategoryWithoutBoxes {
-        category: u64,
-        name: String,
-    },
-    RepeatedCategoryName {
-        category: u64,
-        first: u64,
-        name: String,
-    },
+    RepeatedBox { annotation: u64, image: u64, first: u64 },
+    /// No boxes, or only crowds.
+    ImageWithoutBoxes { image: u64, file_name: String },
+    /// The same file name as an earlier image.
+    RepeatedFileName { image: u64, first: u64, file_name: String },
+    /// No boxes, or only crowds.
+    CategoryWithoutBoxes { category: u64, name: String },
+    /// The same name as an earlier category.
+    RepeatedCategoryName { category: u64, first: u64, name: String },
     /// A file of the data set that is not in it, because its size could not be read.
-    UnreadableImage {
-        path: String,
-        reason: String,
-    },
-    /// Found only when the image files are looked at.
-    BadImage {
-        image: u64,
-        file_name: String,
-        reason: String,
-    },
+    UnreadableImage { path: String, reason: String },
+    /// Found only when the image files are checked.
+    BadImage { image: u64, file_name: String, reason: String },
 }
 
 impl Problem {
@@ -149,7 +119,7 @@ pub fn problems(dataset: &Dataset) -> Vec<Problem> {
     found
 }
 
-/// What is odd about the boxes of one image.
+/// The problems of the boxes of one image.
 fn box_problems(dataset: &Dataset, index: usize) -> Vec<Problem> {
     let image = &dataset.images()[index];
     let mut found = Vec::new();
@@ -179,15 +149,18 @@ fn box_problems(dataset: &Dataset, index: usize) -> Vec<Problem> {
     found
 }
 
-/// Look at the image files below `folder`: their headers, or, `thorough`, all of their pixels.
-/// `go_on` is asked after each image; when it says no, [`Error::Interrupted`] is the result.
+/// Check the image files below `folder`: their headers or, if `thorough`, all of their pixels. `go_on` is called
+/// after each image and stops the check by returning false.
+///
+/// # Errors
+/// [`Error::Interrupted`] when `go_on` returned false.
 pub fn image_problems(
     dataset: &Dataset,
     folder: &Path,
     thorough: bool,
     go_on: &(dyn Fn() -> bool + Sync),
 ) -> Result<Vec<Problem>> {
-    let look = |image: &crate::Image| {
+    let check = |image: &crate::Image| {
         let (path, annotated) = (folder.join(&image.file_name), (image.width, image.height));
         let problem = if thorough {
             decode::read(&path, Some(annotated)).err().map(|e| e.problem.to_string())
@@ -210,5 +183,5 @@ pub fn image_problems(
         let (image, file_name) = (image.id, image.file_name.clone());
         problem.map(|reason| Ok(Problem::BadImage { image, file_name, reason }))
     };
-    dataset.images().par_iter().filter_map(look).collect()
+    dataset.images().par_iter().filter_map(check).collect()
 }

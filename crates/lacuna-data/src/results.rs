@@ -1,7 +1,7 @@
 //! COCO results files: the detections of any framework.
 //!
 //! A file is one JSON list of objects with `image_id`, `category_id`, `bbox` (x, y, width, height) and
-//! `score`; lacuna adds `confidence`, what a calibrator made of the score. Whatever else an entry says
+//! `score`; lacuna adds `confidence`, the calibrated score. Whatever else an entry says
 //! is copied when the list is written again.
 
 use std::fs;
@@ -53,7 +53,9 @@ pub struct Entry {
 /// What becomes of an entry when it is written again; `None` leaves a field as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rewrite {
+    /// The new score, in `[0, 1]`.
     pub score: Option<f64>,
+    /// The new confidence, in `[0, 1]`.
     pub confidence: Option<f64>,
 }
 
@@ -188,8 +190,7 @@ fn entry(record: &[u8], images: &Ids, categories: &Ids) -> std::result::Result<E
     let bbox = bbox.ok_or_else(|| Fault::Meaning(DetectionFault::NoBox { instead: instead(record) }))?;
     let [x, y, width, height] = bbox;
     let xywh = Xywh { x, y, width, height };
-    let corners = xywh.to_box();
-    if ![corners.x1, corners.y1, corners.x2, corners.y2].iter().all(|corner| corner.is_finite()) {
+    if !xywh.is_finite() {
         return Err(Fault::Meaning(DetectionFault::HugeBox { bbox }));
     }
     if width < 0.0 || height < 0.0 {
@@ -239,11 +240,11 @@ fn write_entry(record: &[u8], rewrite: Rewrite, out: &mut impl Write) -> io::Res
     if rewrite == Rewrite::default() {
         return out.write_all(record);
     }
-    let places = Places::of(record);
+    let spans = ValueSpans::find(record);
     let mut replaced: Vec<(Range<usize>, f64)> = Vec::new();
     let mut added = Vec::new();
     for (name, place, value) in
-        [("score", places.score, rewrite.score), ("confidence", places.confidence, rewrite.confidence)]
+        [("score", spans.score, rewrite.score), ("confidence", spans.confidence, rewrite.confidence)]
     {
         let Some(value) = value else { continue };
         assert!((0.0..=1.0).contains(&value), "a {name} of {value}");
@@ -269,16 +270,16 @@ fn write_entry(record: &[u8], rewrite: Rewrite, out: &mut impl Write) -> io::Res
     out.write_all(&record[end..])
 }
 
-/// Where the values are that can be rewritten.
-struct Places {
+/// The byte ranges of the values that can be rewritten.
+struct ValueSpans {
     score: Option<Range<usize>>,
     confidence: Option<Range<usize>>,
 }
 
-impl Places {
+impl ValueSpans {
     /// # Panics
     /// When the record is not one that [`entry`] reads.
-    fn of(record: &[u8]) -> Self {
+    fn find(record: &[u8]) -> Self {
         #[derive(Deserialize)]
         struct Record<'a> {
             #[serde(borrow, default, deserialize_with = "present")]

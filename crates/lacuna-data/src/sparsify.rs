@@ -22,8 +22,11 @@ pub enum SparsifyKind {
     Split2(Percent),
     /// A share of all boxes, whatever their class.
     Split3(Percent),
+    /// One box of each image.
     Easy,
+    /// Half of the boxes of each image.
     Hard,
+    /// All boxes of each image but one.
     Extreme,
 }
 
@@ -38,14 +41,16 @@ impl Percent {
     }
 
     /// This share of `n`, rounded to the nearest; a half is rounded up.
-    fn of(self, n: usize) -> usize {
+    fn share_of(self, n: usize) -> usize {
         (n as f64 * self.0 / 100.0 + 0.5).floor() as usize
     }
 }
 
-/// A data set in two: what an annotator gave, and what is missing.
+/// A data set in two parts: the annotations that stay and those that are hidden.
 pub struct Sparse {
+    /// The annotations that stay.
     pub kept: Dataset,
+    /// The annotations that are hidden.
     pub hidden: Dataset,
 }
 
@@ -54,8 +59,8 @@ pub struct Sparse {
 pub fn sparsify(dataset: &Dataset, kind: SparsifyKind, seed: u64) -> Sparse {
     let mut hidden = vec![false; dataset.annotations().len()];
     let mut hide = |boxes: &[usize], chosen: &[usize]| chosen.iter().for_each(|&c| hidden[boxes[c]] = true);
-    // Generators are told apart by what they draw for: a class, an image, or the whole data set.
-    let rng = |index: u64| Rng::new(Purpose::Sparsify, seed, 0, index);
+    // A generator for each class, each image, or the whole data set.
+    let rng_for = |index: u64| Rng::new(Purpose::Sparsify, seed, 0, index);
 
     match kind {
         SparsifyKind::Split1(percent) => {
@@ -63,16 +68,16 @@ pub fn sparsify(dataset: &Dataset, kind: SparsifyKind, seed: u64) -> Sparse {
                 boxes_by(dataset, dataset.categories().len(), |a| a.category).iter().enumerate()
             {
                 let id = dataset.categories()[class].id;
-                hide(boxes, &rng(id).choose(boxes.len(), percent.of(boxes.len())));
+                hide(boxes, &rng_for(id).choose(boxes.len(), percent.share_of(boxes.len())));
             }
         }
         SparsifyKind::Split3(percent) => {
             let boxes = &boxes_by(dataset, 1, |_| 0)[0];
-            hide(boxes, &rng(0).choose(boxes.len(), percent.of(boxes.len())));
+            hide(boxes, &rng_for(0).choose(boxes.len(), percent.share_of(boxes.len())));
         }
         SparsifyKind::Split2(_) | SparsifyKind::Easy | SparsifyKind::Hard | SparsifyKind::Extreme => {
             for (image, boxes) in boxes_by(dataset, dataset.images().len(), |a| a.image).iter().enumerate() {
-                let mut rng = rng(dataset.images()[image].id);
+                let mut rng = rng_for(dataset.images()[image].id);
                 let n = boxes.len();
                 let chosen = match kind {
                     SparsifyKind::Split2(percent) => whole_classes(dataset, boxes, percent, &mut rng),

@@ -4,8 +4,8 @@
 //! `xmin − 1 .. xmax` in the continuous coordinates used here (as detectron2 reads it). `pose`,
 //! `truncated`, `difficult` and `occluded` are kept in the record under these names and written
 //! back. VOC has no crowds: a crowd region is written as a difficult object with an `iscrowd`
-//! element, which this reader knows and others pass over. So it is with a box that nobody drew: after
-//! VOC's own elements it has `pseudo`, and `score` and `confidence` where they are known.
+//! element, which this reader knows and others pass over. A recovered box has the
+//! element `recovered` after VOC's own elements, and `score` and `confidence` if they are known.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -16,15 +16,18 @@ use rayon::prelude::*;
 use roxmltree::{Document, Node, ParsingOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::{Builder, Dataset, Image, Pseudo, Xywh};
+use crate::dataset::{Builder, Dataset, Image, RecoveredMark, Xywh};
 use crate::decode::{self, ImageError, OnBadImage};
 use crate::error::{Error, Result};
 use crate::layout::{IMAGE_EXTENSIONS, files_of};
+use crate::xml::{self, escape};
 
 /// Where a VOC data set's files are.
 #[derive(Clone, Debug)]
 pub struct Folders {
+    /// The folder of the XML files.
     pub annotations: PathBuf,
+    /// The folder of the images.
     pub images: PathBuf,
     /// Folders of annotations that share the classes: other splits'.
     pub siblings: Vec<PathBuf>,
@@ -125,16 +128,22 @@ fn image_file(images: &Path, named: &str, name: &str) -> String {
 /// What one XML file says.
 #[derive(Debug)]
 pub struct AnnotatedImage {
+    /// The name of the image's file.
     pub file_name: String,
     /// Absent in files of some tools, or 0.
     pub size: Option<(u32, u32)>,
+    /// The annotated objects.
     pub objects: Vec<AnnotatedObject>,
 }
 
+/// An object of a VOC file.
 #[derive(Debug)]
 pub struct AnnotatedObject {
+    /// The name of its class.
     pub name: String,
+    /// The box, in pixels.
     pub bbox: Xywh,
+    /// Whether it is a crowd region.
     pub crowd: bool,
     more: More,
 }
@@ -145,7 +154,7 @@ struct More {
     #[serde(flatten)]
     attributes: Attributes,
     #[serde(flatten)]
-    pseudo: Option<Pseudo>,
+    recovered: Option<RecoveredMark>,
 }
 
 /// What VOC says of an object besides its box and name.
@@ -191,8 +200,8 @@ pub fn parse(text: &str, path: &Path) -> Result<AnnotatedImage> {
             (w, h)
                 if w.fract() == 0.0
                     && h.fract() == 0.0
-                    && (1.0..=1e9).contains(&w)
-                    && (1.0..=1e9).contains(&h) =>
+                    && (1.0..=f64::from(u32::MAX)).contains(&w)
+                    && (1.0..=f64::from(u32::MAX)).contains(&h) =>
             {
                 Some((w as u32, h as u32))
             }
@@ -210,6 +219,10 @@ pub fn parse(text: &str, path: &Path) -> Result<AnnotatedImage> {
         if x2 < x1 || y2 < y1 {
             return Err(invalid(bndbox, format!("object `{name}` has a box of negative size")));
         }
+        let bbox = Xywh { x: x1, y: y1, width: x2 - x1, height: y2 - y1 };
+        if !bbox.is_finite() {
+            return Err(invalid(bndbox, format!("object `{name}` has a box beyond any image")));
+        }
         let flag = |key: &str| text_of(object, key).and_then(|t| t.parse().ok());
         let attributes = Attributes {
             pose: text_of(object, "pose").map(str::to_owned),
@@ -219,14 +232,9 @@ pub fn parse(text: &str, path: &Path) -> Result<AnnotatedImage> {
         };
         let crowd = text_of(object, "iscrowd") == Some("1");
         let share = |key: &str| text_of(object, key).and_then(|t| t.parse().ok());
-        let pseudo = (text_of(object, "pseudo") == Some("1"))
-            .then(|| Pseudo::new(share("score"), share("confidence")));
-        Ok(AnnotatedObject {
-            name,
-            bbox: Xywh { x: x1, y: y1, width: x2 - x1, height: y2 - y1 },
-            crowd,
-            more: More { attributes, pseudo },
-        })
+        let recovered = (text_of(object, "recovered") == Some("1"))
+            .then(|| RecoveredMark::new(share("score"), share("confidence")));
+        Ok(AnnotatedObject { name, bbox, crowd, more: More { attributes, recovered } })
     });
     Ok(AnnotatedImage {
         file_name: text_of(root, "filename").unwrap_or_default().into(),
@@ -242,6 +250,12 @@ fn child<'a, 'input>(node: Node<'a, 'input>, name: &str) -> Option<Node<'a, 'inp
 
 fn text_of<'a>(node: Node<'a, '_>, name: &str) -> Option<&'a str> {
     Some(child(node, name)?.text().unwrap_or_default().trim())
+}
+
+/// Whether VOC's files can hold this name of a class or an image as it is: in the XML, where readers
+/// take the white space off its ends, and in the lists, which have a line for each name.
+pub fn can_hold(name: &str) -> bool {
+    !name.is_empty() && name.trim() == name && !name.contains(['\r', '\n']) && xml::allowed(name) == name
 }
 
 /// Write the XML file of one image.
@@ -272,12 +286,13 @@ pub fn write(dataset: &Dataset, image: usize, file_name: &str, out: &mut impl Wr
             "    <bndbox><xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox>",
             x + 1.0,
             y + 1.0,
-            x + width,
-            y + height
+            // Not below what the reader makes of the other corner, which is rounded.
+            (x + width).max(x + 1.0 - 1.0),
+            (y + height).max(y + 1.0 - 1.0)
         )?;
-        if let Some(pseudo) = dataset.pseudo_of(annotation) {
-            write!(out, "    <pseudo>1</pseudo>")?;
-            for (name, value) in [("score", pseudo.score()), ("confidence", pseudo.confidence())] {
+        if let Some(recovered) = dataset.recovered_mark(annotation) {
+            write!(out, "    <recovered>1</recovered>")?;
+            for (name, value) in [("score", recovered.score()), ("confidence", recovered.confidence())] {
                 if let Some(value) = value {
                     write!(out, "<{name}>{value}</{name}>")?;
                 }
@@ -287,8 +302,4 @@ pub fn write(dataset: &Dataset, image: usize, file_name: &str, out: &mut impl Wr
         writeln!(out, "  </object>")?;
     }
     writeln!(out, "</annotation>")
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

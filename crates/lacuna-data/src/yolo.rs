@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 use saphyr::{LoadableYamlNode, Yaml};
+use saphyr_parser::{Event, Parser, ScanError};
 use serde::Serialize;
 use serde_json::json;
 
@@ -20,6 +21,7 @@ use crate::layout::{IMAGE_EXTENSIONS, files_of};
 /// What `data.yaml` says.
 #[derive(Clone, Debug, Default)]
 pub struct Description {
+    /// The names of the classes.
     pub names: Vec<String>,
     /// Labels have key points behind the box (`kpt_shape`).
     pub key_points: bool,
@@ -33,11 +35,17 @@ pub struct Description {
 /// names they had.
 const NOT_SPLITS: [&str; 6] = ["path", "names", "nc", "download", "kpt_shape", "flip_idx"];
 
+/// What a `data.yaml` says is three deep at most.
+const DEPTH_MAX: usize = 64;
+
 /// Parse a `data.yaml`; `path` is for messages.
 pub fn parse_description(text: &str, path: &Path) -> Result<Description> {
     let syntax = |line: usize, problem: String| Error::Syntax { path: path.into(), line, problem };
-    let documents = Yaml::load_from_str(text)
-        .map_err(|e| syntax(e.marker().line(), format!("not YAML: {}", e.info())))?;
+    let not_yaml = |e: ScanError| syntax(e.marker().line(), format!("not YAML: {}", e.info()));
+    if let Some(line) = too_deep(text).map_err(not_yaml)? {
+        return Err(syntax(line, format!("lists and maps are nested more than {DEPTH_MAX} deep")));
+    }
+    let documents = Yaml::load_from_str(text).map_err(not_yaml)?;
     let invalid_at = |key: &str, problem: String| {
         let line = 1 + text.lines().position(|l| l.trim_start().starts_with(key)).unwrap_or(0);
         Error::Invalid { path: path.into(), line, problem }
@@ -98,6 +106,25 @@ pub fn parse_description(text: &str, path: &Path) -> Result<Description> {
     let root_path = root.as_mapping_get("path").and_then(Yaml::as_str).filter(|p| !p.is_empty());
     let key_points = root.as_mapping_get("kpt_shape").is_some();
     Ok(Description { names, key_points, path: root_path.map(PathBuf::from), splits })
+}
+
+/// The first line at which lists and maps are nested deeper than [`DEPTH_MAX`]: the loader recurses, and
+/// would overflow the stack.
+fn too_deep(text: &str) -> std::result::Result<Option<usize>, ScanError> {
+    let mut depth = 0;
+    for event in Parser::new_from_str(text) {
+        match event? {
+            (Event::SequenceStart(..) | Event::MappingStart(..), span) => {
+                depth += 1;
+                if depth > DEPTH_MAX {
+                    return Ok(Some(span.start.line()));
+                }
+            }
+            (Event::SequenceEnd | Event::MappingEnd, _) => depth -= 1,
+            _ => {}
+        }
+    }
+    Ok(None)
 }
 
 /// Where the files of a split are.
@@ -202,6 +229,7 @@ fn label_file(image: &Path) -> PathBuf {
 /// A line of a label file.
 #[derive(Debug, PartialEq)]
 pub struct Label {
+    /// The class number.
     pub class: usize,
     /// Corner points in shares of the image's size: two for a box (its diagonal), else a polygon.
     points: Vec<(f64, f64)>,
@@ -278,6 +306,7 @@ pub fn parse(text: &str, n_classes: usize, key_points: bool, path: &Path) -> Res
 /// What a file has no place for.
 #[derive(Debug, Default, PartialEq)]
 pub struct LeftOut {
+    /// Crowd regions.
     pub crowds: usize,
     /// Boxes of which nothing lies in the image.
     pub outside: usize,

@@ -162,7 +162,7 @@ struct ErasingCase {
 fn erasings_are_where_torchvisions_are() {
     let cases: Vec<ErasingCase> = serde_json::from_slice(&fixture("recolor/erasings.json")).unwrap();
     let n = 20_000.0; // here and there
-    let mut rng = rng(3);
+    let mut rng = rng_for(3);
     for ErasingCase { scale, ratio, size, found, mean, deviation } in cases {
         let range = erasing(RandomErasing { scale, ratio, probability: 1.0 });
         let drawn = (0..n as usize).filter_map(|_| range.draw(size, &mut rng).erasings[0]);
@@ -202,7 +202,7 @@ fn resizing_is_within_1_of_pillows() {
     assert!(images.is_empty() && expected.is_empty());
 }
 
-fn rng(seed: u64) -> Rng {
+fn rng_for(seed: u64) -> Rng {
     Rng::new(Purpose::View { recipe: 1 }, seed, 0, 0)
 }
 
@@ -221,7 +221,7 @@ fn view_sizes_are_mmdetections() {
 
 #[test]
 fn every_operation_is_drawn_equally_often_and_within_its_range() {
-    let mut rng = rng(0);
+    let mut rng = rng_for(0);
     let mut counts = [0; 9];
     let (mut thresholds, mut bits_drawn) = (HashSet::new(), HashSet::new());
     let (mut least, mut most) = (f32::MAX, f32::MIN);
@@ -265,7 +265,7 @@ fn erasing(range: RandomErasing) -> RecolorRange {
 
 #[test]
 fn recolorings_are_drawn_as_often_as_they_should_be_and_within_their_ranges() {
-    let mut rng = rng(2);
+    let mut rng = rng_for(2);
     let (mut orders, mut jittered, mut gray, mut blurred, mut erased) = (HashMap::new(), 0, 0, 0, [0; 3]);
     // Of brightness, contrast, saturation, hue and σ.
     let mut extremes = [(f32::MAX, f32::MIN); 5];
@@ -316,7 +316,7 @@ fn recolorings_are_drawn_as_often_as_they_should_be_and_within_their_ranges() {
 
 #[test]
 fn co_mining_jitters_and_does_nothing_else() {
-    let mut rng = rng(4);
+    let mut rng = rng_for(4);
     let mut unchanged = 0;
     for _ in 0..1_000 {
         let drawn = RecolorRange::CO_MINING.draw((30, 20), &mut rng);
@@ -337,7 +337,7 @@ fn a_jitter_of_no_strength_leaves_the_image() {
     let none = ColorJitter { brightness: 0.0, contrast: 0.0, saturation: 0.0, hue: 0.0, probability: 1.0 };
     let image = RgbImage::new(16, 16, (0..768).map(|i| (i * 37 % 251) as u8).collect());
     let mut view = image.clone();
-    RecolorRange { jitter: Some(none), ..NOTHING }.draw((16, 16), &mut rng(0)).apply(&mut view);
+    RecolorRange { jitter: Some(none), ..NOTHING }.draw((16, 16), &mut rng_for(0)).apply(&mut view);
     assert_eq!(view, image);
     Photometric::Hue { turn: 0.0 }.apply(&mut view);
     assert_ne!(view, image);
@@ -347,7 +347,7 @@ fn a_jitter_of_no_strength_leaves_the_image() {
 fn half_of_the_views_are_flipped_and_every_short_side_occurs() {
     let range = ResizeRange { short_side: (30, 39), long_side_max: 1000 };
     let (mut flipped, mut heights) = (0, HashSet::new());
-    let mut rng = rng(1);
+    let mut rng = rng_for(1);
     for _ in 0..10_000 {
         let plan = ViewPlan::weak((80, 60), range, &mut rng);
         flipped += usize::from(plan.to_view().point(0.0, 0.0).0 > 0.0);
@@ -420,7 +420,7 @@ proptest! {
         let corner = |part: f32, side: u32| (part * side as f32) as u32;
         let (x1, y1, x2, y2) = (corner(left, width), corner(top, height), corner(right, width), corner(bottom, height));
         let range = ResizeRange { short_side: (short_side, short_side), long_side_max: 10_000 };
-        let plan = ViewPlan::weak((width, height), range, &mut rng(seed));
+        let plan = ViewPlan::weak((width, height), range, &mut rng_for(seed));
         let view = plan.render(&with_white_box((width, height), (x1, y1, x2, y2)), &mut Resizer::default());
         let mapped = plan.to_view().apply(Box2::new(x1 as f32, y1 as f32, x2 as f32, y2 as f32));
         let found = bright_box(&view);
@@ -432,7 +432,7 @@ proptest! {
     #[test]
     fn every_plan_can_be_rendered(size in extreme_size(), range in any_range(), seed in any::<u64>()) {
         let image = RgbImage::new(size.0, size.1, (0..3 * size.0 * size.1).map(|i| (i * 37 % 251) as u8).collect());
-        let plan = ViewPlan::strong(size, range, &mut rng(seed));
+        let plan = ViewPlan::strong(size, range, &mut rng_for(seed));
         let view = plan.render(&image, &mut Resizer::default());
         prop_assert_eq!(view.size(), plan.size());
 
@@ -448,8 +448,8 @@ proptest! {
     #[test]
     fn the_same_generator_draws_the_same_view(size in extreme_size(), range in any_range(), seed in any::<u64>()) {
         let image = RgbImage::new(size.0, size.1, (0..3 * size.0 * size.1).map(|i| (i * 91 % 253) as u8).collect());
-        let plan = ViewPlan::strong(size, range, &mut rng(seed));
-        prop_assert_eq!(plan, ViewPlan::strong(size, range, &mut rng(seed)));
+        let plan = ViewPlan::strong(size, range, &mut rng_for(seed));
+        prop_assert_eq!(plan, ViewPlan::strong(size, range, &mut rng_for(seed)));
         // Working memory used for another image changes nothing.
         let mut used = Resizer::default();
         used.resize(&RgbImage::new(5, 4, vec![200; 60]), (50, 3));
@@ -511,7 +511,7 @@ proptest! {
         range in any_recoloring(),
         seed in any::<u64>(),
     ) {
-        let drawn = range.draw((width, height), &mut rng(seed));
+        let drawn = range.draw((width, height), &mut rng_for(seed));
         for erasing in drawn.erasings.into_iter().flatten() {
             prop_assert!(erasing.x + erasing.width <= width && erasing.y + erasing.height <= height);
             // Never from side to side.
@@ -536,9 +536,9 @@ proptest! {
         resize in any_range(),
         seed in any::<u64>(),
     ) {
-        let weak = ViewPlan::weak(size, resize, &mut rng(seed));
-        let plan = weak.follower(range, &mut rng(seed));
-        prop_assert_eq!(plan, weak.follower(range, &mut rng(seed)));
+        let weak = ViewPlan::weak(size, resize, &mut rng_for(seed));
+        let plan = weak.follower(range, &mut rng_for(seed));
+        prop_assert_eq!(plan, weak.follower(range, &mut rng_for(seed)));
         let image = patterned(size);
         let mut resizer = Resizer::default();
         prop_assert_eq!(plan.render(&image, &mut resizer), plan.render(&image, &mut resizer));
@@ -553,13 +553,13 @@ proptest! {
     ) {
         let image = patterned(size);
         let mut resizer = Resizer::default();
-        let weak = ViewPlan::weak(size, resize, &mut rng(seed));
-        for leader in [weak, ViewPlan::strong(size, resize, &mut rng(seed))] {
-            let follower = leader.follower(range, &mut rng(!seed));
+        let weak = ViewPlan::weak(size, resize, &mut rng_for(seed));
+        for leader in [weak, ViewPlan::strong(size, resize, &mut rng_for(seed))] {
+            let follower = leader.follower(range, &mut rng_for(!seed));
             prop_assert_eq!((follower.size(), follower.to_view()), (leader.size(), leader.to_view()));
             prop_assert_eq!(follower.render(&image, &mut resizer).size(), leader.size());
             // Its colors are the image's and not the leader's.
-            prop_assert_eq!(leader.follower(never(range), &mut rng(!seed)), weak);
+            prop_assert_eq!(leader.follower(never(range), &mut rng_for(!seed)), weak);
         }
     }
 
@@ -567,7 +567,7 @@ proptest! {
     fn what_is_never_done_leaves_the_image(size in extreme_size(), range in any_recoloring(), seed in any::<u64>()) {
         let image = patterned(size);
         let mut view = image.clone();
-        never(range).draw(size, &mut rng(seed)).apply(&mut view);
+        never(range).draw(size, &mut rng_for(seed)).apply(&mut view);
         prop_assert_eq!(view, image);
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use lacuna_boxes::Box2;
 use lacuna_data::augment::{RecolorRange, Resize, ResizeRange};
-use lacuna_data::batch::{Batch, Loader, LoaderConfig, Normalize, Order, Position, Recipe, SIZE_DIVISOR};
+use lacuna_data::batch::{Batch, Loader, LoaderConfig, Normalization, Order, Position, Recipe, SIZE_DIVISOR};
 use lacuna_data::decode::OnBadImage;
 use lacuna_data::{Builder, Dataset, Xywh};
 use tempfile::TempDir;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 const RANGE: ResizeRange = ResizeRange { short_side: (24, 60), long_side_max: 100 };
 
 /// Images of several shapes; image `i` has `i % 4` boxes. Written as BMP: a header and the pixels.
-fn made(n: usize) -> (TempDir, Arc<Dataset>) {
+fn synthetic_images(n: usize) -> (TempDir, Arc<Dataset>) {
     let folder = tempfile::tempdir().unwrap();
     let mut builder = Builder::default();
     builder.category("thing");
@@ -40,7 +40,7 @@ fn config() -> LoaderConfig {
     LoaderConfig {
         batch_size: 3,
         recipes: vec![Recipe::Weak(RANGE), Recipe::Strong(RANGE)],
-        normalize: Normalize::Torchvision,
+        normalize: Normalization::Torchvision,
         order: Order::Shuffled,
         seed: 7,
         workers: 2,
@@ -70,7 +70,7 @@ fn assert_same(a: &[Batch], b: &[Batch]) {
 
 #[test]
 fn workers_change_nothing() {
-    let (folder, dataset) = made(22);
+    let (folder, dataset) = synthetic_images(22);
     let with = |workers| {
         load(folder.path(), &dataset, LoaderConfig { workers, ..config() }, Position::default(), 20)
     };
@@ -81,7 +81,7 @@ fn workers_change_nothing() {
 
 #[test]
 fn a_follower_has_the_geometry_of_the_view_before_it_and_changes_no_other_view() {
-    let (folder, dataset) = made(10);
+    let (folder, dataset) = synthetic_images(10);
     let first = [Recipe::Weak(RANGE), Recipe::Weak(RANGE)];
     let followers = [RecolorRange::CO_MINING, RecolorRange::UNBIASED_TEACHER].map(Recipe::Follower);
     let with = |recipes: &[Recipe], workers| {
@@ -117,7 +117,7 @@ fn a_follower_has_the_geometry_of_the_view_before_it_and_changes_no_other_view()
 /// A student sees the same strong views whether a teacher sees weak ones or not.
 #[test]
 fn a_strong_view_does_not_depend_on_one_before_it() {
-    let (folder, dataset) = made(10);
+    let (folder, dataset) = synthetic_images(10);
     let with = |recipes: &[Recipe]| {
         let config = LoaderConfig { recipes: recipes.to_vec(), ..config() };
         load(folder.path(), &dataset, config, Position::default(), 12)
@@ -131,14 +131,14 @@ fn a_strong_view_does_not_depend_on_one_before_it() {
 #[test]
 #[should_panic(expected = "two recipes would draw the same random numbers")]
 fn no_two_views_draw_the_same_numbers() {
-    let (folder, dataset) = made(2);
+    let (folder, dataset) = synthetic_images(2);
     let recipes = vec![Recipe::Strong(RANGE), Recipe::Weak(RANGE)];
     load(folder.path(), &dataset, LoaderConfig { recipes, ..config() }, Position::default(), 1);
 }
 
 #[test]
 fn a_loader_goes_on_where_another_stopped() {
-    let (folder, dataset) = made(10);
+    let (folder, dataset) = synthetic_images(10);
     let whole = load(folder.path(), &dataset, config(), Position::default(), 12);
     for stop in [1, 3, 4, 7] {
         let rest = load(folder.path(), &dataset, config(), whole[stop - 1].next, 12 - stop);
@@ -148,7 +148,7 @@ fn a_loader_goes_on_where_another_stopped() {
 
 #[test]
 fn an_epoch_has_every_image_once_and_epochs_differ() {
-    let (folder, dataset) = made(22);
+    let (folder, dataset) = synthetic_images(22);
     let n = Loader::new(dataset.clone(), folder.path().into(), config(), Position::default()).n_batches();
     let batches = load(folder.path(), &dataset, config(), Position::default(), 2 * n);
     let (first, second) = batches.split_at(n);
@@ -166,18 +166,18 @@ fn an_epoch_has_every_image_once_and_epochs_differ() {
     assert!(first.iter().filter(alike).count() >= n - 2);
 
     // The same image looks different in another epoch, and its two views differ.
-    let look = |epoch: &[Batch]| {
+    let pixels_of = |epoch: &[Batch]| {
         let batch = epoch.iter().find(|b| b.images.contains(&5)).unwrap();
         let at = batch.images.iter().position(|&i| i == 5).unwrap();
         (batch.views[0].to_view[at], batch.views[1].to_view[at])
     };
-    assert_ne!(look(first), look(second));
-    assert_ne!(look(first).0, look(first).1);
+    assert_ne!(pixels_of(first), pixels_of(second));
+    assert_ne!(pixels_of(first).0, pixels_of(first).1);
 }
 
 #[test]
 fn views_are_padded_and_boxes_stay_in_the_image() {
-    let (folder, dataset) = made(8);
+    let (folder, dataset) = synthetic_images(8);
     for batch in load(folder.path(), &dataset, config(), Position::default(), 3) {
         assert_eq!(batch.views.len(), 2);
         for view in &batch.views {
@@ -225,14 +225,14 @@ fn pixels_are_normalized_as_the_backbones_expect() {
         assert!(found.iter().zip(&wanted).all(|(f, w)| (f - w).abs() < 1e-5), "{found:?}, not {wanted:?}");
     };
     let torch = [-0.405_428_6, -0.285_014, -0.061_525, -1.946_656_5, -1.685_574_2, -1.281_568_6];
-    close(first_pixels(Normalize::Torchvision), torch);
+    close(first_pixels(Normalization::Torchvision), torch);
     let caffe = [-3.939, -16.779, -23.68, 30.0 - 103.939, 20.0 - 116.779, 10.0 - 123.68];
-    close(first_pixels(Normalize::Caffe), caffe);
+    close(first_pixels(Normalization::Caffe), caffe);
 }
 
 #[test]
 fn evaluation_goes_through_once_in_order() {
-    let (folder, dataset) = made(7);
+    let (folder, dataset) = synthetic_images(7);
     let recipes = vec![Recipe::Plain(Resize { short_side: 32, long_side_max: 64 })];
     let config = LoaderConfig { order: Order::AsGiven, recipes, ..config() };
     let batches = load(folder.path(), &dataset, config, Position::default(), 100);
@@ -242,7 +242,7 @@ fn evaluation_goes_through_once_in_order() {
 
 #[test]
 fn a_bad_image_stops_the_loader_with_its_name() {
-    let (folder, dataset) = made(9);
+    let (folder, dataset) = synthetic_images(9);
     fs::write(folder.path().join("4.bmp"), b"not an image").unwrap();
     let mut loader = Loader::new(dataset, folder.path().into(), config(), Position::default());
     let error = loader.by_ref().find_map(Result::err).unwrap().to_string();
@@ -252,7 +252,7 @@ fn a_bad_image_stops_the_loader_with_its_name() {
 
 #[test]
 fn bad_images_are_skipped_and_reported_when_asked() {
-    let (folder, dataset) = made(9);
+    let (folder, dataset) = synthetic_images(9);
     fs::write(folder.path().join("4.bmp"), b"not an image").unwrap();
     fs::remove_file(folder.path().join("6.bmp")).unwrap();
     // Another size than the entry's.
@@ -272,7 +272,7 @@ fn bad_images_are_skipped_and_reported_when_asked() {
 
 #[test]
 fn a_data_set_without_a_usable_image_is_an_error_and_not_a_hang() {
-    let (folder, dataset) = made(5);
+    let (folder, dataset) = synthetic_images(5);
     for i in 0..5 {
         fs::remove_file(folder.path().join(format!("{i}.bmp"))).unwrap();
     }
@@ -284,7 +284,7 @@ fn a_data_set_without_a_usable_image_is_an_error_and_not_a_hang() {
 
 #[test]
 fn bad_images_at_the_end_do_not_fail_an_evaluation() {
-    let (folder, dataset) = made(5);
+    let (folder, dataset) = synthetic_images(5);
     for i in [3, 4] {
         fs::remove_file(folder.path().join(format!("{i}.bmp"))).unwrap();
     }
@@ -298,7 +298,7 @@ fn bad_images_at_the_end_do_not_fail_an_evaluation() {
 
 #[test]
 fn a_loader_can_be_dropped_at_any_time() {
-    let (folder, dataset) = made(9);
+    let (folder, dataset) = synthetic_images(9);
     for taken in 0..4 {
         let mut loader = Loader::new(dataset.clone(), folder.path().into(), config(), Position::default());
         assert_eq!(loader.by_ref().take(taken).count(), taken);
@@ -308,7 +308,7 @@ fn a_loader_can_be_dropped_at_any_time() {
 #[test]
 #[should_panic(expected = "short side 64 to 32")]
 fn an_empty_range_of_sizes_is_found_at_once() {
-    let (folder, dataset) = made(1);
+    let (folder, dataset) = synthetic_images(1);
     let recipes = vec![Recipe::Weak(ResizeRange { short_side: (64, 32), long_side_max: 100 })];
     Loader::new(dataset, folder.path().into(), LoaderConfig { recipes, ..config() }, Position::default());
 }
@@ -316,7 +316,7 @@ fn an_empty_range_of_sizes_is_found_at_once() {
 #[test]
 #[should_panic(expected = "the first recipe has none before it to follow")]
 fn a_recipe_that_follows_none_is_found_at_once() {
-    let (folder, dataset) = made(1);
+    let (folder, dataset) = synthetic_images(1);
     let recipes = vec![Recipe::Follower(RecolorRange::CO_MINING), Recipe::Weak(RANGE)];
     Loader::new(dataset, folder.path().into(), LoaderConfig { recipes, ..config() }, Position::default());
 }

@@ -25,15 +25,15 @@ fn fixture(file: &str) -> PathBuf {
 }
 
 fn cases() -> Vec<Case> {
-    serde_json::from_slice(&bytes("cases.json")).unwrap()
+    serde_json::from_slice(&read_bytes("cases.json")).unwrap()
 }
 
-fn bytes(file: &str) -> Vec<u8> {
+fn read_bytes(file: &str) -> Vec<u8> {
     fs::read(fixture(file)).unwrap()
 }
 
 fn expected(case: &Case, suffix: &str) -> Vec<u8> {
-    bytes(&format!("{}{suffix}", case.file.split('.').next().unwrap()))
+    read_bytes(&format!("{}{suffix}", case.file.split('.').next().unwrap()))
 }
 
 #[track_caller]
@@ -47,7 +47,8 @@ fn assert_close(case: &Case, image: &RgbImage, expected: &[u8]) {
 fn every_kind_of_file_has_pillows_pixels() {
     for case in cases() {
         for annotated in [None, Some(case.size)] {
-            let image = decode(&bytes(&case.file), annotated).unwrap_or_else(|e| panic!("{} {e}", case.file));
+            let image =
+                decode(&read_bytes(&case.file), annotated).unwrap_or_else(|e| panic!("{} {e}", case.file));
             assert_eq!(image.size(), case.size, "{}", case.file);
             assert_close(&case, &image, &expected(&case, ".rgb"));
         }
@@ -59,7 +60,7 @@ fn exif_turns_an_image_only_into_its_annotated_size() {
     let mut turned = 0;
     for case in cases() {
         let Some(turned_size) = case.turned_size.filter(|&size| size != case.size) else { continue };
-        let image = decode(&bytes(&case.file), Some(turned_size)).unwrap();
+        let image = decode(&read_bytes(&case.file), Some(turned_size)).unwrap();
         assert_eq!(image.size(), turned_size, "{}", case.file);
         assert_close(&case, &image, &expected(&case, ".turned.rgb"));
         turned += 1;
@@ -70,7 +71,7 @@ fn exif_turns_an_image_only_into_its_annotated_size() {
 #[test]
 fn a_size_that_no_orientation_explains_is_refused() {
     for (file, annotated) in [("exif_6.jpg", (13, 13)), ("exif_3.jpg", (13, 19)), ("png_rgb.png", (13, 19))] {
-        let refused = decode(&bytes(file), Some(annotated));
+        let refused = decode(&read_bytes(file), Some(annotated));
         assert!(
             matches!(refused, Err(DecodeError::SizeMismatch { found: (19, 13), annotated: a }) if a == annotated),
             "{file}"
@@ -92,7 +93,7 @@ fn the_header_tells_both_sizes() {
 #[test]
 fn a_header_longer_than_the_first_read_is_found() {
     // Two comments of 60 KB between the start of the image and all the rest.
-    let jpeg = bytes("exif_6.jpg");
+    let jpeg = read_bytes("exif_6.jpg");
     let comment = [&[0xFF, 0xFE, 0xEA, 0x60][..], &[b'x'; 0xEA60 - 2]].concat();
     let long = [&jpeg[..2], &comment, &comment, &jpeg[2..]].concat();
     let folder = tempfile::tempdir().unwrap();
@@ -108,13 +109,13 @@ fn the_name_of_a_file_does_not_matter() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("photo.jpg");
     fs::copy(fixture("png_rgb.png"), &path).unwrap();
-    assert_eq!(read(&path, None).unwrap().pixels(), bytes("png_rgb.rgb"));
+    assert_eq!(read(&path, None).unwrap().pixels(), read_bytes("png_rgb.rgb"));
 }
 
 #[test]
 fn a_file_cut_short_is_refused() {
     for case in cases() {
-        let whole = bytes(&case.file);
+        let whole = read_bytes(&case.file);
         assert!(decode(&whole[..whole.len() / 2], None).is_err(), "{}", case.file);
         if case.file.ends_with(".jpg") {
             let refused = decode(&whole[..whole.len() - 1], None);
@@ -125,7 +126,7 @@ fn a_file_cut_short_is_refused() {
 
 #[test]
 fn bytes_after_the_end_of_a_jpeg_are_ignored() {
-    let mut jpeg = bytes("jpeg_444.jpg");
+    let mut jpeg = read_bytes("jpeg_444.jpg");
     let image = decode(&jpeg, None).unwrap();
     jpeg.extend([0xFF, 0xDA, 1, 2, 3]);
     assert_eq!(decode(&jpeg, None).unwrap(), image);
@@ -133,7 +134,7 @@ fn bytes_after_the_end_of_a_jpeg_are_ignored() {
 
 #[test]
 fn a_few_bytes_that_claim_a_huge_image_are_refused() {
-    let mut png = bytes("png_rgb.png");
+    let mut png = read_bytes("png_rgb.png");
     png[16..24].copy_from_slice(&[0, 1, 0, 0, 0, 1, 0, 0]); // 65536×65536
     // The check sum of the header, so that the size is what is refused.
     let sum = crc32(&png[12..29]).to_be_bytes();
@@ -141,7 +142,7 @@ fn a_few_bytes_that_claim_a_huge_image_are_refused() {
     let refused = decode(&png, None).unwrap_err();
     assert!(matches!(refused, DecodeError::TooLarge { size: (65536, 65536) }), "{refused}");
 
-    let mut jpeg = bytes("jpeg_444.jpg");
+    let mut jpeg = read_bytes("jpeg_444.jpg");
     let frame = jpeg.windows(2).position(|marker| marker == [0xFF, 0xC0]).unwrap();
     jpeg[frame + 5..frame + 9].fill(0xFF);
     let refused = decode(&jpeg, None).unwrap_err();
@@ -162,8 +163,8 @@ fn errors_name_the_file_and_what_is_wrong_with_it() {
         fs::write(&path, bytes).unwrap();
         path
     };
-    let jpeg = bytes("jpeg_444.jpg");
-    let png = bytes("png_rgb.png");
+    let jpeg = read_bytes("jpeg_444.jpg");
+    let png = read_bytes("png_rgb.png");
     let files = [
         (folder.path().join("nowhere.jpg"), "does not exist"),
         (folder.path().to_owned(), "cannot be read: "),
@@ -203,7 +204,7 @@ proptest! {
         cut in prop::option::of(any::<prop::sample::Index>()),
         annotated in prop::option::of((1u32..30, 1u32..30)),
     ) {
-        let mut bytes = bytes(&file);
+        let mut bytes = read_bytes(&file);
         for (index, value) in damage {
             let index = index.index(bytes.len());
             bytes[index] = value;

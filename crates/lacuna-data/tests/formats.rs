@@ -11,7 +11,7 @@ use lacuna_data::decode::OnBadImage;
 use lacuna_data::layout::{Format, Layout, ReadOptions, Split};
 use lacuna_data::output::IfExists;
 use lacuna_data::problems::{Problem, problems};
-use lacuna_data::{Dataset, Pseudo, Xywh, coco, label_studio, voc, yolo};
+use lacuna_data::{Dataset, RecoveredMark, Xywh, coco, label_studio, voc, yolo};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -32,7 +32,7 @@ const SMALL: &str = r#"{
     {"id": 6, "image_id": 7, "category_id": 1, "bbox": [3, 3, 30, 20], "iscrowd": 1,
      "segmentation": {"counts": [3, 4], "size": [30, 40]}},
     {"id": 8, "image_id": 7, "category_id": 90, "bbox": [30, 20, 20, 20]},
-    {"id": 12, "image_id": 7, "category_id": 90, "bbox": [5, 5, 0, 4], "pseudo": true}
+    {"id": 12, "image_id": 7, "category_id": 90, "bbox": [5, 5, 0, 4], "recovered": true}
   ],
   "categories": [
     {"id": 1, "name": "person", "supercategory": "being"},
@@ -470,9 +470,9 @@ fn boxes_that_nobody_drew_are_known_as_such_in_voc_and_plain_in_yolo() {
     let text = SMALL
         .replace(
             r#""bbox": [30, 20, 20, 20]"#,
-            r#""bbox": [30, 20, 10, 10], "pseudo": true, "score": 0.1, "confidence": 0.7"#,
+            r#""bbox": [30, 20, 10, 10], "recovered": true, "score": 0.1, "confidence": 0.7"#,
         )
-        .replace(r#"5e0], "iscrowd": 0"#, r#"5e0], "pseudo": false, "score": 0.5"#);
+        .replace(r#"5e0], "iscrowd": 0"#, r#"5e0], "recovered": false, "score": 0.5"#);
     let dataset = parse(&text).unwrap();
     let mut xml = Vec::new();
     voc::write(&dataset, 0, "a.png", &mut xml).unwrap();
@@ -485,17 +485,20 @@ fn boxes_that_nobody_drew_are_known_as_such_in_voc_and_plain_in_yolo() {
     // VOC's own elements come first, in VOC's order.
     let own = ["name", "pose", "truncated", "difficult", "bndbox"];
     assert_eq!(objects[0], own);
-    assert_eq!(objects[2], [&own[..], &["pseudo", "score", "confidence"]].concat());
-    assert_eq!(objects[3], [&own[..], &["pseudo"]].concat());
-    assert!(xml.contains("    <pseudo>1</pseudo><score>0.1</score><confidence>0.7</confidence>\n"), "{xml}");
+    assert_eq!(objects[2], [&own[..], &["recovered", "score", "confidence"]].concat());
+    assert_eq!(objects[3], [&own[..], &["recovered"]].concat());
+    assert!(
+        xml.contains("    <recovered>1</recovered><score>0.1</score><confidence>0.7</confidence>\n"),
+        "{xml}"
+    );
 
     let root = folder(&[("Annotations/a.xml", &xml), ("JPEGImages/a.png", "")]);
     let back = read_only_split(root.path()).dataset;
-    let pseudo = |d: &Dataset| d.annotations_of(0).map(|a| d.pseudo_of(a)).collect::<Vec<_>>();
-    let none = Some(Pseudo::new(None, None));
-    assert_eq!(pseudo(&back), [None, None, Some(Pseudo::new(Some(0.1), Some(0.7))), none]);
-    assert_eq!(pseudo(&back), pseudo(&dataset));
-    assert!(written(&back).contains(r#""difficult":0,"pseudo":true,"score":0.1,"confidence":0.7}"#));
+    let recovered = |d: &Dataset| d.annotations_of(0).map(|a| d.recovered_mark(a)).collect::<Vec<_>>();
+    let none = Some(RecoveredMark::new(None, None));
+    assert_eq!(recovered(&back), [None, None, Some(RecoveredMark::new(Some(0.1), Some(0.7))), none]);
+    assert_eq!(recovered(&back), recovered(&dataset));
+    assert!(written(&back).contains(r#""difficult":0,"recovered":true,"score":0.1,"confidence":0.7}"#));
 
     let mut labels = Vec::new();
     yolo::write(&dataset, 0, None, &mut labels).unwrap();
@@ -505,17 +508,17 @@ fn boxes_that_nobody_drew_are_known_as_such_in_voc_and_plain_in_yolo() {
 
 #[test]
 fn a_pseudo_box_is_one_whatever_its_numbers_are() {
-    let pseudo = |more: &str| {
-        let dataset = parse(&SMALL.replace(r#""pseudo": true"#, more)).unwrap();
+    let recovered = |more: &str| {
+        let dataset = parse(&SMALL.replace(r#""recovered": true"#, more)).unwrap();
         let last = dataset.annotations().last().unwrap();
-        dataset.pseudo_of(last)
+        dataset.recovered_mark(last)
     };
     assert_eq!(
-        pseudo(r#""pseudo": true, "score": "high", "confidence": 1.5"#),
-        Some(Pseudo::new(None, None))
+        recovered(r#""recovered": true, "score": "high", "confidence": 1.5"#),
+        Some(RecoveredMark::new(None, None))
     );
-    assert_eq!(pseudo(r#""pseudo": true, "score": 1"#).unwrap().score(), Some(1.0));
-    assert_eq!((pseudo(r#""score": 0.5"#), pseudo(r#""pseudo": "yes""#)), (None, None));
+    assert_eq!(recovered(r#""recovered": true, "score": 1"#).unwrap().score(), Some(1.0));
+    assert_eq!((recovered(r#""score": 0.5"#), recovered(r#""recovered": "yes""#)), (None, None));
 }
 
 #[test]
@@ -652,7 +655,7 @@ fn yolos_keys_are_those_that_its_tools_look_for() {
     assert_eq!(keys(&["val", "valid", "names", "a: b"]), ["val", "split_valid", "split_names", "a: b"]);
 }
 
-/// A made image whose EXIF orientation says to turn it, from the fixture of the decoder.
+/// A synthetic image whose EXIF orientation says to turn it, from the fixture of the decoder.
 #[test]
 fn boxes_turn_with_the_images_that_yolos_readers_turn() {
     let turned = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/decode/exif_6.jpg");

@@ -406,14 +406,14 @@ proptest! {
 
     #[test]
     fn whatever_is_written_reads_back(
-        made in prop::collection::vec(any_entry(), 0..8),
+        generated in prop::collection::vec(any_entry(), 0..8),
         rewrites in prop::collection::vec((prop::option::of(0.0..=1.0f64), prop::option::of(0.0..=1.0f64)), 8),
     ) {
         let (dataset, path) = (of_size(3), Path::new("x"));
-        let texts: Vec<&str> = made.iter().map(|(_, text)| text.as_str()).collect();
+        let texts: Vec<&str> = generated.iter().map(|(_, text)| text.as_str()).collect();
         let text = format!("[{}]", texts.join(","));
         let results = Results::parse(text.clone().into(), path, &dataset).unwrap();
-        let entries: Vec<Entry> = made.iter().map(|(entry, _)| *entry).collect();
+        let entries: Vec<Entry> = generated.iter().map(|(entry, _)| *entry).collect();
         prop_assert_eq!(results.entries(), &entries);
 
         let rewrite = |n: usize| Rewrite { score: rewrites[n].0, confidence: rewrites[n].1 };

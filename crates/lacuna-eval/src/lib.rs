@@ -1,21 +1,23 @@
-//! How good detections are: by COCO's rules ([`average_precision`]), by how well their confidences keep what
-//! they promise ([`CalibrationError`]), and as proposals for objects that nobody annotated ([`recovered`],
-//! [`recovered_above`]). Which detection is which object is decided in one place ([`match_detections`]).
+//! Evaluation of detections:
 //!
-//! Plain numbers in, plain numbers out.
+//! - average precision by COCO's rules: [`average_precision`],
+//! - the calibration error of confidences: [`CalibrationError`],
+//! - how many hidden objects are recovered: [`recovery`], [`recovery_above`].
+//!
+//! One rule decides which detection is which object: [`match_detections`]. Plain numbers in, plain numbers out.
 
 mod average_precision;
 mod calibration;
-mod found;
+mod image_detection;
 mod matching;
-mod recovered;
+mod recovery;
 
 pub use average_precision::{
     AveragePrecision, AveragePrecisionAt, average_precision, average_precision_at, average_precision_of_lists,
 };
 pub use calibration::{
-    CalibrationError, ConfidenceBin, DEFAULT_BINS, JudgedConfidence, LA_ECE_BINS, outcomes,
+    CalibrationError, ConfidenceBin, DEFAULT_BINS, JudgedConfidence, LA_ECE_BINS, judge_confidences,
 };
-pub use found::ImageDetection;
-pub use matching::{Match, match_detections};
-pub use recovered::{Recovery, RecoveryAbove, recovered, recovered_above};
+pub use image_detection::ImageDetection;
+pub use matching::{DetectionMatch, match_detections};
+pub use recovery::{Recovery, RecoveryAbove, recovery, recovery_above};

@@ -1,68 +1,76 @@
-//! Which detection is which object: the one rule for all that is counted in this crate.
+//! Matching of detections with annotations: the one rule that all figures of this crate are based on.
 
 use lacuna_data::{Annotation, Dataset, Object, Xywh};
 use rayon::prelude::*;
 
 use crate::ImageDetection;
-use crate::found::{best_first, xywh};
+use crate::image_detection::{best_first, to_xywh};
 
-/// What became of a detection.
+/// The result of matching a detection.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Match {
-    /// It has an object for itself, with this IoU.
+pub enum DetectionMatch {
+    /// It is matched with an object, at this IoU.
     Matched(f64),
+    /// It is matched with nothing.
     Wrong,
-    /// It lies in a crowd of its class: neither right nor wrong, and left out of everything.
+    /// It lies in a crowd of its class: neither right nor wrong, and left out of all figures.
     Ignored,
 }
 
-/// Match the detections of each image with the data set's annotations of that image; one [`Match`] for each of
-/// `found`, in its order.
+/// Match the detections of each image with the annotations of that image; one [`DetectionMatch`] for each detection, in
+/// the given order.
 ///
-/// COCO's rule: the best score chooses first (of equal ones, the first of the list), and takes the object of
-/// its class that it overlaps most, at an IoU of at least `iou_min`, among those that are left. One that gets
-/// none, and lies in a crowd of its class with at least `iou_min` of its own area, is ignored. However many
-/// detections an image has, all are matched; average precision looks at the best 100 of each class.
+/// COCO's rule: by descending score (equal scores in the given order), each detection takes the free object of
+/// its class with the largest IoU, if that is at least `iou_min`. A detection without an object is ignored if at
+/// least `iou_min` of its area lies in a crowd of its class. All detections are matched, however many an image
+/// has; only average precision is limited to the best 100 of each class.
 ///
 /// # Panics
 /// When an image is not of the data set.
-pub fn match_detections(dataset: &Dataset, found: &[ImageDetection], iou_min: f64) -> Vec<Match> {
-    let mut order: Vec<usize> = (0..found.len()).collect();
+pub fn match_detections(
+    dataset: &Dataset,
+    detections: &[ImageDetection],
+    iou_min: f64,
+) -> Vec<DetectionMatch> {
+    let mut order: Vec<usize> = (0..detections.len()).collect();
     order.sort_by(|&a, &b| {
-        let (a, b) = (&found[a], &found[b]);
+        let (a, b) = (&detections[a], &detections[b]);
         a.image.cmp(&b.image).then_with(|| best_first(a.score, b.score))
     });
     let of_image = |order: &[usize]| {
-        let truth: Vec<Truth> = dataset.annotations_of(found[order[0]].image).map(Truth::from).collect();
-        matched_in_order(order.iter().map(|&index| &found[index]), &truth, iou_min)
+        let truth: Vec<Truth> = dataset.annotations_of(detections[order[0]].image).map(Truth::from).collect();
+        match_in_order(order.iter().map(|&index| &detections[index]), &truth, iou_min)
     };
-    let images: Vec<&[usize]> = order.chunk_by(|&a, &b| found[a].image == found[b].image).collect();
-    let in_order: Vec<Match> = images.into_par_iter().flat_map_iter(of_image).collect();
+    let images: Vec<&[usize]> = order.chunk_by(|&a, &b| detections[a].image == detections[b].image).collect();
+    let in_order: Vec<DetectionMatch> = images.into_par_iter().flat_map_iter(of_image).collect();
 
-    let mut matches = vec![Match::Wrong; found.len()];
+    let mut matches = vec![DetectionMatch::Wrong; detections.len()];
     for (index, matched) in order.into_iter().zip(in_order) {
         matches[index] = matched;
     }
     matches
 }
 
-/// The same for one image, whose detections come the best first.
-pub(crate) fn matched_in_order<'a>(
+/// Match the detections of one image, given by descending score.
+pub(crate) fn match_in_order<'a>(
     best_first: impl ExactSizeIterator<Item = &'a ImageDetection>,
     truth: &[Truth],
     iou_min: f64,
-) -> Vec<Match> {
-    let mut matches = vec![Match::Wrong; best_first.len()];
+) -> Vec<DetectionMatch> {
+    let mut matches = vec![DetectionMatch::Wrong; best_first.len()];
     let overlaps = Overlaps::new(best_first, truth, iou_min);
     let standings: Vec<Standing> = truth.iter().map(Truth::standing).collect();
     overlaps.choose(iou_min, &standings, &mut Vec::new(), |detection, truth, iou| {
-        matches[detection] =
-            if standings[truth] == Standing::Object { Match::Matched(iou) } else { Match::Ignored };
+        matches[detection] = if standings[truth] == Standing::Object {
+            DetectionMatch::Matched(iou)
+        } else {
+            DetectionMatch::Ignored
+        };
     });
     matches
 }
 
-/// What an annotation says is there.
+/// An annotation as matching needs it.
 #[derive(Clone, Copy)]
 pub(crate) struct Truth {
     class: usize,
@@ -75,12 +83,12 @@ impl Truth {
         if self.crowd { Standing::Crowd } else { Standing::Object }
     }
 
-    /// IoU; with a crowd, the share of the detection that lies in it.
+    /// The IoU or, with a crowd, the share of the detection that lies in it.
     ///
     /// The operations of pycocotools' `bbIou` in their order, so that an overlap at a threshold falls on the
     /// same side of it.
-    fn overlap(&self, found: Xywh) -> f64 {
-        let (d, g) = (found, self.bbox);
+    fn overlap(&self, detection: Xywh) -> f64 {
+        let (d, g) = (detection, self.bbox);
         let width = (d.width + d.x).min(g.width + g.x) - d.x.max(g.x);
         let height = (d.height + d.y).min(g.height + g.y) - d.y.max(g.y);
         if width <= 0.0 || height <= 0.0 {
@@ -99,41 +107,43 @@ impl From<&Annotation> for Truth {
 
 impl From<&Object> for Truth {
     fn from(object: &Object) -> Self {
-        Self { class: object.class, bbox: xywh(object.bbox), crowd: false }
+        Self { class: object.class, bbox: to_xywh(object.bbox), crowd: false }
     }
 }
 
-/// What it means to match an annotation.
+/// What a match with an annotation means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// To be right. It can be taken once.
+    /// The detection is right. Can be matched once.
     Object,
-    /// To be left out, once: an object that is not asked for, such as a large one among the small.
+    /// The detection is left out: the object is not in the evaluated range of areas. Can be matched once.
     LeftOut,
-    /// To be left out, any number of times.
+    /// The detection is left out. Can be matched any number of times.
     Crowd,
 }
 
-/// For each detection of an image, the best first, the annotations of its class that overlap it enough for
-/// the lowest of the thresholds.
+/// For each detection of an image, by descending score, the annotations of its class that overlap it by at least
+/// the lowest threshold.
 pub(crate) struct Overlaps {
-    /// Detection, annotation and their overlap, ordered by the first two: most detections overlap nothing.
+    /// (detection, annotation, overlap), ordered by the first two. Sparse, as most detections overlap nothing.
     pairs: Vec<(usize, usize, f64)>,
 }
 
 impl Overlaps {
-    pub fn new<'a>(
+    pub(crate) fn new<'a>(
         best_first: impl IntoIterator<Item = &'a ImageDetection>,
         truth: &[Truth],
         lowest_iou_min: f64,
     ) -> Self {
         let mut pairs = Vec::new();
         if !truth.is_empty() {
-            for (detection, found) in best_first.into_iter().enumerate() {
-                for (index, truth) in truth.iter().enumerate().filter(|(_, t)| t.class == found.class) {
-                    let overlap = truth.overlap(found.bbox);
+            for (index, detection) in best_first.into_iter().enumerate() {
+                for (annotation, truth) in
+                    truth.iter().enumerate().filter(|(_, t)| t.class == detection.class)
+                {
+                    let overlap = truth.overlap(detection.bbox);
                     if overlap >= lowest_iou_min {
-                        pairs.push((detection, index, overlap));
+                        pairs.push((index, annotation, overlap));
                     }
                 }
             }
@@ -141,10 +151,10 @@ impl Overlaps {
         Self { pairs }
     }
 
-    /// Each detection in turn takes, of the objects that are left, the one that it overlaps most, at least at
-    /// `iou_min` (the last of equals); if there is none, the same of what is to be left out. `chosen` is told the
-    /// detection, the annotation and their overlap. `taken` is room to work in.
-    pub fn choose(
+    /// Each detection in turn takes the free object with the largest overlap of at least `iou_min` (the last of
+    /// equals) or, without one, the free annotation that is left out likewise. `chosen` is called with the
+    /// detection, the annotation and their overlap. `taken` is a buffer to reuse.
+    pub(crate) fn choose(
         &self,
         iou_min: f64,
         standings: &[Standing],
@@ -178,7 +188,7 @@ mod tests {
     use lacuna_data::Builder;
     use proptest::prelude::*;
 
-    use super::Match::{Ignored, Matched, Wrong};
+    use super::DetectionMatch::{Ignored, Matched, Wrong};
     use super::*;
 
     /// A box of 10 pixels' height from `x` over `width`.
@@ -186,12 +196,12 @@ mod tests {
         Xywh { x, y: 0.0, width, height: 10.0 }
     }
 
-    fn found(image: usize, class: usize, score: f64, bbox: Xywh) -> ImageDetection {
+    fn detection(image: usize, class: usize, score: f64, bbox: Xywh) -> ImageDetection {
         ImageDetection { image, class, bbox, score }
     }
 
     /// Two images and two classes with these annotations: image, class, box, and whether it is a crowd.
-    fn dataset(annotations: &[(usize, usize, Xywh, bool)]) -> Dataset {
+    fn dataset_with(annotations: &[(usize, usize, Xywh, bool)]) -> Dataset {
         let mut builder = Builder::default();
         for n in 0..2 {
             builder.category(&n.to_string());
@@ -205,50 +215,50 @@ mod tests {
 
     #[test]
     fn a_match_is_in_its_image_and_of_its_class() {
-        let dataset = dataset(&[(1, 1, bar(0.0, 10.0), false)]);
-        let found = [(0, 1), (1, 0), (1, 1)].map(|(i, c)| found(i, c, 0.5, bar(0.0, 10.0)));
-        assert_eq!(match_detections(&dataset, &found, 0.5), [Wrong, Wrong, Matched(1.0)]);
+        let dataset = dataset_with(&[(1, 1, bar(0.0, 10.0), false)]);
+        let detections = [(0, 1), (1, 0), (1, 1)].map(|(i, c)| detection(i, c, 0.5, bar(0.0, 10.0)));
+        assert_eq!(match_detections(&dataset, &detections, 0.5), [Wrong, Wrong, Matched(1.0)]);
     }
 
     #[test]
     fn the_best_score_chooses_first_wherever_it_is_in_the_list() {
-        let dataset = dataset(&[(0, 0, bar(0.0, 10.0), false)]);
-        let found = [found(0, 0, 0.6, bar(0.0, 10.0)), found(0, 0, 0.7, bar(0.0, 5.0))];
-        assert_eq!(match_detections(&dataset, &found, 0.5), [Wrong, Matched(0.5)]);
-        assert_eq!(match_detections(&dataset, &found, 0.51), [Matched(1.0), Wrong]);
+        let dataset = dataset_with(&[(0, 0, bar(0.0, 10.0), false)]);
+        let detections = [detection(0, 0, 0.6, bar(0.0, 10.0)), detection(0, 0, 0.7, bar(0.0, 5.0))];
+        assert_eq!(match_detections(&dataset, &detections, 0.5), [Wrong, Matched(0.5)]);
+        assert_eq!(match_detections(&dataset, &detections, 0.51), [Matched(1.0), Wrong]);
     }
 
     #[test]
     fn of_equal_scores_the_first_chooses_first() {
-        let dataset = dataset(&[(0, 0, bar(0.0, 10.0), false)]);
-        let found = [found(0, 0, 0.6, bar(0.0, 8.0)), found(0, 0, 0.6, bar(0.0, 10.0))];
-        assert_eq!(match_detections(&dataset, &found, 0.5), [Matched(0.8), Wrong]);
+        let dataset = dataset_with(&[(0, 0, bar(0.0, 10.0), false)]);
+        let detections = [detection(0, 0, 0.6, bar(0.0, 8.0)), detection(0, 0, 0.6, bar(0.0, 10.0))];
+        assert_eq!(match_detections(&dataset, &detections, 0.5), [Matched(0.8), Wrong]);
     }
 
     #[test]
     fn in_a_crowd_of_its_class_a_detection_is_ignored_unless_it_has_an_object() {
-        let dataset = dataset(&[
+        let dataset = dataset_with(&[
             (0, 0, bar(0.0, 100.0), true),
             (0, 0, bar(0.0, 10.0), false),
             (0, 1, bar(0.0, 99.0), false),
         ]);
         let object = bar(0.0, 10.0);
-        let found = [
-            found(0, 0, 0.9, object),
-            found(0, 0, 0.8, object),
-            found(0, 0, 0.7, object),
-            found(0, 1, 0.7, object),
-            found(0, 0, 0.6, bar(95.0, 10.0)),
-            found(0, 0, 0.5, bar(96.0, 10.0)),
+        let detections = [
+            detection(0, 0, 0.9, object),
+            detection(0, 0, 0.8, object),
+            detection(0, 0, 0.7, object),
+            detection(0, 1, 0.7, object),
+            detection(0, 0, 0.6, bar(95.0, 10.0)),
+            detection(0, 0, 0.5, bar(96.0, 10.0)),
         ];
         let expected = [Matched(1.0), Ignored, Ignored, Wrong, Ignored, Wrong];
-        assert_eq!(match_detections(&dataset, &found, 0.5), expected);
+        assert_eq!(match_detections(&dataset, &detections, 0.5), expected);
     }
 
     #[test]
     fn a_box_without_an_extent_is_wrong() {
-        let dataset = dataset(&[(0, 0, bar(0.0, 0.0), false), (0, 0, bar(0.0, 10.0), true)]);
-        assert_eq!(match_detections(&dataset, &[found(0, 0, 0.5, bar(0.0, 0.0))], 0.5), [Wrong]);
+        let dataset = dataset_with(&[(0, 0, bar(0.0, 0.0), false), (0, 0, bar(0.0, 10.0), true)]);
+        assert_eq!(match_detections(&dataset, &[detection(0, 0, 0.5, bar(0.0, 0.0))], 0.5), [Wrong]);
     }
 
     fn some_bar() -> impl Strategy<Value = Xywh> {
@@ -256,28 +266,28 @@ mod tests {
     }
 
     prop_compose! {
-        fn some_dataset()(annotations in prop::collection::vec(
+        fn any_dataset()(annotations in prop::collection::vec(
             (0usize..2, 0usize..2, some_bar(), prop::bool::weighted(0.2)), 0..12
         )) -> Dataset {
-            dataset(&annotations)
+            dataset_with(&annotations)
         }
     }
 
-    fn some_found() -> impl Strategy<Value = Vec<ImageDetection>> {
+    fn any_detections() -> impl Strategy<Value = Vec<ImageDetection>> {
         let one = (0usize..2, 0usize..2, 0u8..6, some_bar());
         let one =
-            one.prop_map(|(image, class, score, bbox)| found(image, class, f64::from(score) / 5.0, bbox));
+            one.prop_map(|(image, class, score, bbox)| detection(image, class, f64::from(score) / 5.0, bbox));
         prop::collection::vec(one, 0..20)
     }
 
     /// The rule as it reads, one detection after the other.
-    fn naive(dataset: &Dataset, found: &[ImageDetection], iou_min: f64) -> Vec<Match> {
-        let mut order: Vec<usize> = (0..found.len()).collect();
-        order.sort_by(|&a, &b| found[b].score.total_cmp(&found[a].score));
+    fn naive(dataset: &Dataset, detections: &[ImageDetection], iou_min: f64) -> Vec<DetectionMatch> {
+        let mut order: Vec<usize> = (0..detections.len()).collect();
+        order.sort_by(|&a, &b| detections[b].score.total_cmp(&detections[a].score));
         let mut left: Vec<&Annotation> = dataset.annotations().iter().collect();
-        let mut matches = vec![Wrong; found.len()];
+        let mut matches = vec![Wrong; detections.len()];
         for index in order {
-            let ImageDetection { image, class, bbox, .. } = found[index];
+            let ImageDetection { image, class, bbox, .. } = detections[index];
             let of = |a: &Annotation, crowd| (a.image, a.category, a.crowd) == (image, class, crowd);
             let overlap = |a: &Annotation| Truth::from(a).overlap(bbox);
             let objects = left.iter().enumerate().filter(|(_, a)| of(a, false) && overlap(a) >= iou_min);
@@ -294,9 +304,9 @@ mod tests {
     proptest! {
         #[test]
         fn matches_are_those_of_the_rule_as_it_reads(
-            dataset in some_dataset(), found in some_found(), iou_min in 0.05f64..0.95
+            dataset in any_dataset(), detections in any_detections(), iou_min in 0.05f64..0.95
         ) {
-            prop_assert_eq!(match_detections(&dataset, &found, iou_min), naive(&dataset, &found, iou_min));
+            prop_assert_eq!(match_detections(&dataset, &detections, iou_min), naive(&dataset, &detections, iou_min));
         }
     }
 }

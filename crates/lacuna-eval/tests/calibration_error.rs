@@ -46,16 +46,16 @@ fn errors_are_those_of_netcal_and_scikit_learn() {
     for case in fixture.cases {
         let name = case.name.as_str();
         let numbers = case.classes.iter().zip(&case.confidences).zip(&case.ious);
-        let outcomes: Vec<JudgedConfidence> = numbers
+        let judged: Vec<JudgedConfidence> = numbers
             .map(|((&class, &confidence), &iou)| JudgedConfidence { class, confidence, iou })
             .collect();
         for expected in case.binned {
-            let error = CalibrationError::of(&outcomes, expected.n_bins).unwrap();
+            let error = CalibrationError::measure(&judged, expected.n_bins).unwrap();
             assert_close(error.d_ece, expected.d_ece, name);
             assert_close(error.ace, expected.ace, name);
             assert_close(error.mce, expected.mce, name);
         }
-        let error = CalibrationError::of(&outcomes, DEFAULT_BINS).unwrap();
+        let error = CalibrationError::measure(&judged, DEFAULT_BINS).unwrap();
         assert_close(error.la_ece, case.la_ece, name);
         assert_close(error.brier, case.brier, name);
         assert_close(error.nll, case.nll, name);

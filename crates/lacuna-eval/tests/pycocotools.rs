@@ -23,8 +23,8 @@ fn parse(annotations: &Value) -> Dataset {
 }
 
 /// Results in COCO's form.
-fn found(results: &Value, dataset: &Dataset) -> Vec<ImageDetection> {
-    let found = |result: &Value| {
+fn from_results(results: &Value, dataset: &Dataset) -> Vec<ImageDetection> {
+    let detection = |result: &Value| {
         let [x, y, width, height] = serde_json::from_value(result["bbox"].clone()).unwrap();
         ImageDetection {
             image: dataset.images().iter().position(|i| result["image_id"] == i.id).unwrap(),
@@ -33,7 +33,7 @@ fn found(results: &Value, dataset: &Dataset) -> Vec<ImageDetection> {
             score: result["score"].as_f64().unwrap(),
         }
     };
-    results.as_array().unwrap().iter().map(found).collect()
+    results.as_array().unwrap().iter().map(detection).collect()
 }
 
 /// As a model has them; the numbers of fixtures/coco-eval are exact in 32 bits.
@@ -72,7 +72,7 @@ fn assert_says(found: &AveragePrecision, expected: &Value) {
 #[test]
 fn says_what_pycocotools_says() {
     let dataset = parse(&json("coco-eval/annotations.json"));
-    let found = found(&json("coco-eval/detections.json"), &dataset);
+    let found = from_results(&json("coco-eval/detections.json"), &dataset);
     let expected = json("coco-eval/expected.json");
     assert_says(&average_precision(&dataset, &found), &expected);
     assert_says(&average_precision_of_lists(&dataset, &by_image(&found, &dataset)), &expected);
@@ -86,7 +86,7 @@ fn says_what_pycocotools_says_where_a_hair_decides() {
     for case in cases {
         eprintln!("{}", case["name"]);
         let dataset = parse(&case["annotations"]);
-        let found = found(&case["detections"], &dataset);
+        let found = from_results(&case["detections"], &dataset);
         assert_says(&average_precision(&dataset, &found), &case["expected"]);
         for expected in case["expected"]["at"].as_array().unwrap() {
             let at = average_precision_at(&dataset, &found, expected["iou"].as_f64().unwrap());
@@ -100,7 +100,7 @@ fn says_what_pycocotools_says_where_a_hair_decides() {
 #[test]
 fn the_order_of_different_scores_does_not_matter() {
     let dataset = parse(&json("coco-eval/annotations.json"));
-    let mut found = found(&json("coco-eval/detections.json"), &dataset);
+    let mut found = from_results(&json("coco-eval/detections.json"), &dataset);
     for (n, found) in found.iter_mut().enumerate() {
         found.score += n as f64 * 1e-9;
     }

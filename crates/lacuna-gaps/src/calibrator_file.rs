@@ -25,6 +25,7 @@ pub struct CalibratorFile {
 }
 
 impl CalibratorFile {
+    /// For the classes of this data set.
     pub fn new(dataset: &Dataset, calibrator: &Calibrator) -> Self {
         let classes = dataset.categories().iter().map(|category| category.name.clone()).collect();
         Self { classes, calibrator: calibrator.clone() }

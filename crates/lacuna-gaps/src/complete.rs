@@ -1,40 +1,95 @@
 //! The boxes that a data set lacks, as far as a detector can tell.
 
 use lacuna_boxes::Detection;
-use lacuna_calib::{Calibrator, Confidence};
+use lacuna_calib::Confidence;
 use lacuna_data::number::shortest;
-use lacuna_data::{Builder, Dataset, Pseudo, Xywh};
+use lacuna_data::{Builder, Dataset, RecoveredMark, Xywh};
 
 use crate::judge::JudgedDetection;
 
-/// A box that is probably missing.
+/// A detection that may be a missing box, and how sure that is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// Index in [`Dataset::images`].
     pub image: usize,
+    /// The detection, with the data set's class.
     pub detection: Detection,
+    /// The probability that it is right.
     pub confidence: Confidence,
 }
 
-/// The candidates with a raw score above `score_min`, with the confidence that the calibrator of its image gives
-/// each.
-pub fn candidates<'a>(
-    seen: &[Vec<JudgedDetection>],
+/// The candidates with a raw score above `score_min`, with the confidence that `confidence` gives each.
+pub fn candidates(
+    judged: &[Vec<JudgedDetection>],
     score_min: f32,
-    calibrator: impl Fn(usize) -> &'a Calibrator,
+    confidence: impl Fn(&JudgedDetection) -> Confidence,
 ) -> Vec<Candidate> {
-    let of_use = |seen: &&JudgedDetection| seen.is_candidate() && seen.detection.score.0 > score_min;
-    let missing = |seen: &JudgedDetection| Candidate {
-        image: seen.image,
-        detection: seen.detection,
-        confidence: seen.confidence(calibrator(seen.image)),
+    let is_wanted = |judged: &&JudgedDetection| judged.is_candidate() && judged.is_above(score_min);
+    let candidate = |judged: &JudgedDetection| Candidate {
+        image: judged.image,
+        detection: judged.detection,
+        confidence: confidence(judged),
     };
-    seen.iter().flatten().filter(of_use).map(missing).collect()
+    judged.iter().flatten().filter(is_wanted).map(candidate).collect()
+}
+
+/// Which candidates become recovered boxes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Acceptance {
+    /// Those with at least this confidence.
+    Confidence(Confidence),
+    /// As many as are expected to reach this precision together.
+    Precision(f64),
+    /// As many of each class as are expected to reach this precision.
+    PrecisionPerClass(f64),
+}
+
+impl Acceptance {
+    /// The least confidence of a recovered box of each class; `None` where no candidate is sure enough.
+    pub fn thresholds(self, candidates: &[Candidate], n_classes: usize) -> Vec<Option<Confidence>> {
+        match self {
+            Self::Confidence(min) => vec![Some(min); n_classes],
+            Self::Precision(precision) => vec![threshold_for(precision, candidates); n_classes],
+            Self::PrecisionPerClass(precision) => {
+                let of_class = |class: usize| {
+                    let of_class = candidates.iter().filter(|candidate| candidate.detection.class == class);
+                    threshold_for(precision, &of_class.copied().collect::<Vec<_>>())
+                };
+                (0..n_classes).map(of_class).collect()
+            }
+        }
+    }
+}
+
+/// What is added to a data set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Completion {
+    /// The boxes that are added.
+    pub recovered: Vec<Candidate>,
+    /// The least confidence of a recovered box of each class; `None` where no candidate is sure enough.
+    pub thresholds: Vec<Option<Confidence>>,
+}
+
+impl Completion {
+    /// The candidates that are accepted.
+    pub fn new(candidates: Vec<Candidate>, acceptance: Acceptance, n_classes: usize) -> Self {
+        let thresholds = acceptance.thresholds(&candidates, n_classes);
+        let is_accepted = |candidate: &Candidate| {
+            thresholds[candidate.detection.class].is_some_and(|min| candidate.confidence >= min)
+        };
+        let recovered = candidates.into_iter().filter(is_accepted).collect();
+        Self { recovered, thresholds }
+    }
+
+    /// The recovered boxes of a class.
+    pub fn of_class(&self, class: usize) -> impl Iterator<Item = &Candidate> {
+        self.recovered.iter().filter(move |candidate| candidate.detection.class == class)
+    }
 }
 
 /// The least confidence such that the candidates of at least that are expected to be right so often: their mean
 /// confidence is at least `precision`. `None` when even the surest are not.
-pub fn threshold_for(precision: f64, candidates: &[Candidate]) -> Option<Confidence> {
+fn threshold_for(precision: f64, candidates: &[Candidate]) -> Option<Confidence> {
     let mut sorted: Vec<f32> = candidates.iter().map(|candidate| candidate.confidence.0).collect();
     sorted.sort_by(|a, b| b.total_cmp(a));
     let (mut sum, mut threshold) = (0.0, None);
@@ -49,20 +104,20 @@ pub fn threshold_for(precision: f64, candidates: &[Candidate]) -> Option<Confide
 }
 
 /// The share of them that is expected to be right; `None` of nothing.
-pub fn expected_precision<'a>(accepted: impl IntoIterator<Item = &'a Candidate>) -> Option<f64> {
+pub fn expected_precision<'a>(recovered: impl IntoIterator<Item = &'a Candidate>) -> Option<f64> {
     let (mut count, mut sum) = (0, 0.0);
-    for missing in accepted {
+    for candidate in recovered {
         count += 1;
-        sum += f64::from(missing.confidence.0);
+        sum += f64::from(candidate.confidence.0);
     }
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// The data set with the missing boxes added, clipped to their images; each is marked `pseudo` and has its
+/// The data set with the recovered boxes added, clipped to their images; each is marked `recovered` and has its
 /// `score` and `confidence`.
-pub fn completed(dataset: &Dataset, missing: &[Candidate]) -> Dataset {
+pub fn completed(dataset: &Dataset, recovered: &[Candidate]) -> Dataset {
     let mut builder = Builder::extending(dataset);
-    for Candidate { image, detection, confidence } in missing {
+    for Candidate { image, detection, confidence } in recovered {
         let size = &dataset.images()[*image];
         let bbox = detection.bbox.clip(size.width as f32, size.height as f32);
         let bbox = Xywh {
@@ -71,8 +126,8 @@ pub fn completed(dataset: &Dataset, missing: &[Candidate]) -> Dataset {
             width: bbox.width().into(),
             height: bbox.height().into(),
         };
-        let pseudo = Pseudo::new(Some(shortest(detection.score.0)), Some(shortest(confidence.0)));
-        builder.annotation(*image, detection.class, bbox, false, pseudo);
+        let recovered = RecoveredMark::new(Some(shortest(detection.score.0)), Some(shortest(confidence.0)));
+        builder.annotation(*image, detection.class, bbox, false, recovered);
     }
     builder.finish()
 }

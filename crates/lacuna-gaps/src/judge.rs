@@ -11,9 +11,10 @@ use crate::overlap::{OverlapRule, outcomes};
 pub struct JudgedDetection {
     /// Index in [`Dataset::images`].
     pub image: usize,
+    /// The detection, with the data set's class.
     pub detection: Detection,
-    /// `None` when they say nothing: it is a part of something annotated, in a crowd, a box that was added before,
-    /// a double, or has no area.
+    /// `None` when the annotations say nothing: it is a part of an annotated object, lies in a crowd, marks a box that
+    /// was recovered before, is a duplicate, or has no area.
     pub outcome: Option<Outcome>,
     /// Whether it is a duplicate of a better detection.
     pub duplicate: bool,
@@ -29,7 +30,7 @@ impl JudgedDetection {
         }
     }
 
-    /// What has been found already is not found again: a double has none.
+    /// The probability that it is right. That of a duplicate is 0: its object is found already.
     pub fn confidence(&self, calibrator: &Calibrator) -> Confidence {
         if self.duplicate {
             return Confidence(0.0);
@@ -37,86 +38,120 @@ impl JudgedDetection {
         calibrator.confidence(self.detection.class, self.detection.score, self.proximity())
     }
 
-    /// Whether it may be a box that is missing.
+    /// Whether its raw score is above this.
+    pub fn is_above(&self, score_min: f32) -> bool {
+        self.detection.score.0 > score_min
+    }
+
+    /// Whether it may be a missing box.
     pub fn is_candidate(&self) -> bool {
         self.outcome == Some(Outcome::Candidate)
     }
 
-    /// Whether it is one of these objects, as the rule that judges detections has it.
-    pub fn is_one_of(&self, objects: &[Object], iou_high: f32) -> bool {
-        self.detection.is_one_of(objects.iter().map(|object| (object.bbox, object.class)), iou_high)
+    /// Whether it is one of these objects: of the same class, at an IoU above `iou_min`.
+    pub fn is_one_of(&self, objects: &[Object], iou_min: f32) -> bool {
+        self.detection.is_one_of(objects.iter().map(|object| (object.bbox, object.class)), iou_min)
     }
 
+    /// What a calibrator is fitted to; `None` when the annotations say nothing of it.
     pub fn sample(&self) -> Option<Sample> {
         let Detection { class, score, .. } = self.detection;
         Some(Sample { class, score, outcome: self.outcome? })
     }
 }
 
-/// The detections of each image, the best first, by the overlap rule of training. Classes are the data set's;
+/// Judges the detections of each image, best first, by the annotations of a data set. Classes are the data set's;
 /// `min_side` is in pixels of the image.
 ///
-/// Differs from training: with `candidate_iou`, *any* detection that overlaps a better one more than that is out, be
-/// it near an annotation or not. Detectors that do not suppress doubles would else seem to find what is annotated
-/// more often than what is not. What lies in a crowd of its class is no candidate. Annotations that are marked
-/// `pseudo` judge nothing, but what they mark is no candidate either: what a detector added is no evidence for it.
+/// Differs from training ([`judge_image`](crate::judge_image)):
+/// - With `candidate_iou`, *any* detection that overlaps a better one more than that is a duplicate, near an annotation
+///   or not. A detector that leaves duplicates would otherwise seem to find annotated objects more often than others.
+/// - A detection inside a crowd region of its class is no candidate.
+/// - Recovered boxes in the data set judge nothing, because they are a detector's own work. What they mark is no
+///   candidate either.
 pub fn judge(
     dataset: &Dataset,
     detections: &[Vec<Detection>],
-    overlap: &OverlapRule,
+    rule: &OverlapRule,
 ) -> Vec<Vec<JudgedDetection>> {
-    let rule = OverlapRule { candidate_iou: None, ..*overlap };
-    let is_pseudo = |annotation: &Annotation| dataset.pseudo_of(annotation).is_some();
-    let pseudo: Vec<bool> = dataset.annotations().iter().map(is_pseudo).collect();
-    let (given, added) = (dataset.filter(|at, _| !pseudo[at]), dataset.filter(|at, _| pseudo[at]));
-    let of_image = |(image, found): (usize, &Vec<Detection>)| {
-        let outcomes = outcomes(found, &given.objects_of(image), &rule, Affine::IDENTITY);
-        let added_before = self::outcomes(found, &added.objects_of(image), &rule, Affine::IDENTITY);
-        let duplicates = duplicates(found, overlap.candidate_iou);
-        let (crowds, size) = (given.crowds_of(image), &dataset.images()[image]);
-        let seen = |(at, &detection): (usize, &Detection)| {
+    let is_recovered = |annotation: &Annotation| dataset.recovered_mark(annotation).is_some();
+    let is_recovered: Vec<bool> = dataset.annotations().iter().map(is_recovered).collect();
+    let given = dataset.filter(|at, _| !is_recovered[at]);
+    let recovered = dataset.filter(|at, _| is_recovered[at]);
+    let judge_image = |(image, detections): (usize, &Vec<Detection>)| {
+        let size = &dataset.images()[image];
+        let annotations = ImageAnnotations {
+            image,
+            size: (size.width as f32, size.height as f32),
+            given: given.objects_of(image),
+            recovered: recovered.objects_of(image),
+            crowds: given.crowds_of(image),
+        };
+        annotations.judge(detections, rule)
+    };
+    detections.iter().enumerate().map(judge_image).collect()
+}
+
+/// What a data set says of one image.
+struct ImageAnnotations {
+    image: usize,
+    size: (f32, f32),
+    given: Vec<Object>,
+    recovered: Vec<Object>,
+    crowds: Vec<Object>,
+}
+
+impl ImageAnnotations {
+    fn judge(&self, detections: &[Detection], rule: &OverlapRule) -> Vec<JudgedDetection> {
+        let duplicates = find_duplicates(detections, rule.candidate_iou);
+        let rule = OverlapRule { candidate_iou: None, ..*rule };
+        let by_given = outcomes(detections, &self.given, &rule, Affine::IDENTITY);
+        let by_recovered = outcomes(detections, &self.recovered, &rule, Affine::IDENTITY);
+        let judge_one = |(at, &detection): (usize, &Detection)| {
             let Detection { bbox, class, .. } = detection;
-            let in_crowd = |crowd: &Object| crowd.class == class && iof(bbox, crowd.bbox) >= overlap.iou_low;
-            let may_be_missing = added_before[at] == Some(Outcome::Candidate) && !crowds.iter().any(in_crowd);
-            let has_area = !bbox.clip(size.width as f32, size.height as f32).is_degenerate();
-            let outcome = outcomes[at].filter(|outcome| {
+            let in_crowd = |crowd: &Object| crowd.class == class && iof(bbox, crowd.bbox) >= rule.iou_low;
+            let may_be_missing =
+                by_recovered[at] == Some(Outcome::Candidate) && !self.crowds.iter().any(in_crowd);
+            let has_area = !bbox.clip(self.size.0, self.size.1).is_degenerate();
+            let outcome = by_given[at].filter(|outcome| {
                 has_area && !duplicates[at] && (*outcome != Outcome::Candidate || may_be_missing)
             });
-            JudgedDetection { image, detection, outcome, duplicate: duplicates[at] }
+            JudgedDetection { image: self.image, detection, outcome, duplicate: duplicates[at] }
         };
-        found.iter().enumerate().map(seen).collect()
-    };
-    detections.iter().enumerate().map(of_image).collect()
+        detections.iter().enumerate().map(judge_one).collect()
+    }
 }
 
-/// Which of the detections, the best first, overlap a better one more than this.
-fn duplicates(found: &[Detection], limit: Option<f32>) -> Vec<bool> {
+/// Which of the detections, best first, overlap a better one more than `iou_max`.
+fn find_duplicates(detections: &[Detection], iou_max: Option<f32>) -> Vec<bool> {
     let mut kept: Vec<Box2> = Vec::new();
-    let mut is_double = |detection: &Detection| {
-        let double =
-            limit.is_some_and(|limit| kept.iter().any(|better| iou(*better, detection.bbox) > limit));
-        if !double {
+    let mut is_duplicate = |detection: &Detection| {
+        let overlaps = |iou_max: f32| kept.iter().any(|better| iou(*better, detection.bbox) > iou_max);
+        let duplicate = iou_max.is_some_and(overlaps);
+        if !duplicate {
             kept.push(detection.bbox);
         }
-        double
+        duplicate
     };
-    found.iter().map(&mut is_double).collect()
+    detections.iter().map(&mut is_duplicate).collect()
 }
 
-/// What a calibrator is fitted to: what is known of the detections of each image whose raw score is above
-/// `score_min`.
-pub fn samples(seen: &[Vec<JudgedDetection>], score_min: f32) -> Vec<Vec<Sample>> {
-    let of_image = |seen: &Vec<JudgedDetection>| {
-        let above = seen.iter().filter(|seen| seen.detection.score.0 > score_min);
-        above.filter_map(JudgedDetection::sample).collect()
+/// What a calibrator is fitted to: the samples of each image with a raw score above `score_min`.
+pub fn samples(judged: &[Vec<JudgedDetection>], score_min: f32) -> Vec<Vec<Sample>> {
+    let of_image = |judged: &Vec<JudgedDetection>| {
+        judged
+            .iter()
+            .filter(|judged| judged.is_above(score_min))
+            .filter_map(JudgedDetection::sample)
+            .collect()
     };
-    seen.iter().map(of_image).collect()
+    judged.iter().map(of_image).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use lacuna_boxes::Score;
-    use lacuna_data::{Builder, Pseudo, Xywh};
+    use lacuna_data::{Builder, RecoveredMark, Xywh};
 
     use super::*;
 
@@ -126,7 +161,7 @@ mod tests {
         for &(x, crowd, pseudo) in boxes {
             let bbox = Xywh { x, y: 0.0, width: 20.0, height: 20.0 };
             match pseudo {
-                true => builder.annotation(image, class, bbox, crowd, Pseudo::new(None, None)),
+                true => builder.annotation(image, class, bbox, crowd, RecoveredMark::new(None, None)),
                 false => builder.annotation(image, class, bbox, crowd, ()),
             }
         }

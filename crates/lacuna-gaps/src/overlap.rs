@@ -1,11 +1,12 @@
-//! Which detections of the teacher say something about its scores, and which may be missing boxes.
+//! The overlap rule: which detections annotations can judge, and which may be missing boxes.
 
 use lacuna_boxes::{Affine, Box2, Detection, best_iou, iof, iou};
 use lacuna_calib::{JudgedScore, Outcome, Sample};
 use lacuna_data::{Object, off};
 use serde::{Deserialize, Serialize};
 
-/// Which detections of the teacher are judged, and which are candidates for a missing box.
+/// Which detections are judged, and which are candidates for a missing box. The defaults follow the paper, then its
+/// released code.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OverlapRule {
     /// τ⁻: above this IoU with an annotation of its class a detection is judged, below it is a candidate.
@@ -18,7 +19,7 @@ pub struct OverlapRule {
     /// No candidate overlaps a better one, of any class, more than this: an object is of one class.
     #[serde(with = "off")]
     pub candidate_iou: Option<f32>,
-    /// No candidate covers more than this share of an annotation of its class, or is covered so far by one.
+    /// No candidate covers more than this share of an annotation of its class, or is covered to that share by one.
     #[serde(with = "off")]
     pub containment: Option<f32>,
     /// No candidate has a side of so many pixels or less in the student's view.
@@ -42,87 +43,86 @@ impl Default for OverlapRule {
 /// The detections in an image, judged by their overlap with its annotations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JudgedImage {
-    /// What became of each, but for those that tell nothing.
+    /// Every detection of which the annotations say something.
     pub samples: Vec<Sample>,
-    /// Those away from all annotations: each may be a box that is missing.
+    /// The detections away from all annotations: each may be a missing box.
     pub candidates: Vec<Detection>,
 }
 
 impl JudgedImage {
-    /// Those near an annotation: right or wrong.
+    /// The detections near an annotation, with their classes: right or wrong.
     pub fn judged(&self) -> impl Iterator<Item = (usize, JudgedScore)> {
         self.samples.iter().filter_map(|sample| Some((sample.class, sample.judged()?)))
     }
 }
 
-/// What becomes of each detection, the best first; `None` of one that tells nothing.
+/// The outcome of each detection, best first; `None` where the annotations say nothing of it.
 ///
-/// With `iou` the best IoU of a detection with an annotation of its class, it is judged if `iou > τ⁻`
-/// (right if `iou > τ⁺`), and a candidate if `iou < τ⁻`.
+/// Let `iou` be the best IoU of a detection with an annotation of its class. It is judged if `iou > τ⁻` (right if
+/// `iou > τ⁺`), and a candidate if `iou < τ⁻`.
 ///
-/// A candidate is dropped, as in the authors' code, when it overlaps an annotation of *any* class more than
-/// `cross_class_iou`, or when more than `containment` of it is covered by an annotation of its class, or of
-/// such an annotation by it. So is one with a side of `min_side` pixels or less where `to_view` shows it.
+/// A candidate is dropped when
+/// - it overlaps an annotation of *any* class more than `cross_class_iou`,
+/// - more than `containment` of it lies in an annotation of its class, or of such an annotation in it,
+/// - a side has `min_side` pixels or less in the view that `to_view` leads to,
+/// - it overlaps a better candidate more than `candidate_iou`. Neither the paper nor its code has this rule;
+///   suppression within classes leaves one object as two.
 ///
-/// With `candidate_iou`, so is one that overlaps a candidate of a higher score more than that, which neither the
-/// paper nor its code does: suppression within classes leaves one object in two.
-///
-/// Differs from the reference: there the copy of this rule that fits the calibrator has a τ⁻ of 0.5.
-pub fn outcomes(
+/// Differs from the reference: there a second copy of this rule, which fits the calibrator, has a τ⁻ of 0.5.
+pub(crate) fn outcomes(
     detections: &[Detection],
     annotations: &[Object],
-    overlap: &OverlapRule,
+    rule: &OverlapRule,
     to_view: Affine,
 ) -> Vec<Option<Outcome>> {
-    // Best first, as detectors give them.
-    debug_assert!(detections.is_sorted_by(|a, b| a.score >= b.score));
+    debug_assert!(detections.is_sorted_by(|a, b| a.score >= b.score), "detections are best first");
     let mut candidates: Vec<Box2> = Vec::new();
-    let mut outcome = |&Detection { bbox, class, .. }: &Detection| {
+    let mut outcome_of = |&Detection { bbox, class, .. }: &Detection| {
         let of_class = || annotations.iter().filter(|object| object.class == class).map(|object| object.bbox);
         let best = best_iou(bbox, of_class()).map_or(0.0, |(_, iou)| iou);
-        if best > overlap.iou_low {
-            return Some(if best > overlap.iou_high { Outcome::Right } else { Outcome::Wrong });
+        if best > rule.iou_low {
+            return Some(if best > rule.iou_high { Outcome::Right } else { Outcome::Wrong });
         }
-        let doubled = overlap
+        let on_annotation = rule
             .cross_class_iou
             .is_some_and(|limit| annotations.iter().any(|object| iou(bbox, object.bbox) > limit));
-        let contained = overlap.containment.is_some_and(|limit| {
+        let contained = rule.containment.is_some_and(|limit| {
             of_class().any(|other| iof(bbox, other) > limit || iof(other, bbox) > limit)
         });
-        let small = overlap.min_side.is_some_and(|side| {
-            let shown = to_view.apply(bbox);
-            shown.width() <= side || shown.height() <= side
+        let small = rule.min_side.is_some_and(|side| {
+            let in_view = to_view.apply(bbox);
+            in_view.width() <= side || in_view.height() <= side
         });
-        let worse = overlap
+        let duplicate = rule
             .candidate_iou
             .is_some_and(|limit| candidates.iter().any(|better| iou(bbox, *better) > limit));
-        if best == overlap.iou_low || doubled || contained || small || worse {
+        if best == rule.iou_low || on_annotation || contained || small || duplicate {
             return None;
         }
         candidates.push(bbox);
         Some(Outcome::Candidate)
     };
-    detections.iter().map(&mut outcome).collect()
+    detections.iter().map(&mut outcome_of).collect()
 }
 
-/// The teacher's detections in an image, by their [`outcomes`].
+/// Judges a teacher's detections in one image of a batch, best first. `to_view` leads to the student's view.
 pub fn judge_image(
     detections: &[Detection],
     annotations: &[Object],
-    overlap: &OverlapRule,
+    rule: &OverlapRule,
     to_view: Affine,
 ) -> JudgedImage {
-    let mut split = JudgedImage::default();
-    for (&detection, outcome) in detections.iter().zip(outcomes(detections, annotations, overlap, to_view)) {
+    let mut judged = JudgedImage::default();
+    for (&detection, outcome) in detections.iter().zip(outcomes(detections, annotations, rule, to_view)) {
         let Detection { class, score, .. } = detection;
         if let Some(outcome) = outcome {
-            split.samples.push(Sample { class, score, outcome });
+            judged.samples.push(Sample { class, score, outcome });
         }
         if outcome == Some(Outcome::Candidate) {
-            split.candidates.push(detection);
+            judged.candidates.push(detection);
         }
     }
-    split
+    judged
 }
 
 #[cfg(test)]
@@ -156,10 +156,10 @@ mod tests {
     fn near_an_annotation_of_its_class_a_detection_is_judged() {
         let annotations = [Object { class: 1, bbox: WHOLE }];
         let found = [0.9, 0.7, 0.5].map(|iou| detection(overlapping(iou), 1));
-        let split = judge_image(&found, &annotations, &PAPER, Affine::IDENTITY);
-        let outcomes: Vec<bool> = split.judged().map(|(_, judged)| judged.right).collect();
-        assert_eq!(outcomes, [true, false]);
-        assert_eq!(split.candidates, [found[2]]);
+        let judged = judge_image(&found, &annotations, &PAPER, Affine::IDENTITY);
+        let rights: Vec<bool> = judged.judged().map(|(_, score)| score.right).collect();
+        assert_eq!(rights, [true, false]);
+        assert_eq!(judged.candidates, [found[2]]);
     }
 
     #[test]
@@ -195,17 +195,17 @@ mod tests {
     #[test]
     fn a_box_that_is_small_in_the_students_view_is_no_candidate() {
         let found = [detection(Box2::new(0.0, 0.0, 30.0, 15.0), 0)];
-        let overlap = OverlapRule { min_side: Some(10.0), ..PAPER };
+        let rule = OverlapRule { min_side: Some(10.0), ..PAPER };
         let half = Affine::resize((100, 100), (50, 50));
-        assert_eq!(judge_image(&found, &[], &overlap, Affine::IDENTITY).candidates, found);
-        assert_eq!(judge_image(&found, &[], &overlap, half), JudgedImage::default());
+        assert_eq!(judge_image(&found, &[], &rule, Affine::IDENTITY).candidates, found);
+        assert_eq!(judge_image(&found, &[], &rule, half), JudgedImage::default());
     }
 
     #[test]
     fn without_annotations_all_are_candidates() {
         let found = [detection(WHOLE, 0)];
-        let split = judge_image(&found, &[], &OverlapRule::default(), Affine::IDENTITY);
-        assert_eq!((split.judged().count(), split.samples.len()), (0, 1));
-        assert_eq!(split.candidates, found);
+        let judged = judge_image(&found, &[], &OverlapRule::default(), Affine::IDENTITY);
+        assert_eq!((judged.judged().count(), judged.samples.len()), (0, 1));
+        assert_eq!(judged.candidates, found);
     }
 }

@@ -2,7 +2,7 @@
 //! of a parameter is its name in a checkpoint.
 
 use burn::Tensor;
-use burn::module::{Module, Param, RunningState};
+use burn::module::{Module, Param, ParamId, RunningState};
 use burn::tensor::Device;
 use lacuna_random::Rng;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use crate::ops::{self, BatchStatistics, Grid, TensorEpilogue, Window};
 /// Where a new module's numbers come from.
 pub(crate) struct Init<'a> {
     pub(crate) device: &'a Device,
-    /// `None` draws nothing: weights are 0, for a module that a checkpoint is about to fill.
+    /// `None` draws nothing and takes no memory: a module has shapes only, until a checkpoint fills it.
     pub(crate) rng: Option<&'a mut Rng>,
 }
 
@@ -65,6 +65,10 @@ impl Init<'_> {
     }
 
     pub(crate) fn constant<const D: usize>(&self, shape: [usize; D], value: f32) -> Param<Tensor<D>> {
+        if self.rng.is_none() {
+            let full = move |device: &Device, grad| Tensor::full(shape, value, device).set_require_grad(grad);
+            return Param::uninitialized(ParamId::new(), full, self.device.clone(), true, shape.into());
+        }
         Param::from_tensor(Tensor::full(shape, value, self.device))
     }
 }
@@ -101,7 +105,7 @@ impl Conv {
     /// With this bias in place of 0.
     #[must_use]
     pub(crate) fn biased(mut self, bias: f32, init: &Init) -> Self {
-        let [.., outputs] = self.weight.dims();
+        let [.., outputs] = self.weight.lazy_shape().dims::<4>();
         self.bias = Some(init.constant([outputs], bias));
         self
     }

@@ -498,7 +498,8 @@ impl ModuleMapper for Filler {
             self.mismatch.missing.push(name.to_owned());
             return param;
         };
-        let ours = param.dims();
+        // The shape alone: a configuration may ask for more than there is memory for.
+        let ours: [usize; D] = param.lazy_shape().dims();
         let layout = Layout::for_parameter(&full, D);
         let wanted = layout.shape(&ours);
         if wanted != shape {
@@ -509,10 +510,8 @@ impl ModuleMapper for Filler {
             self.not_finite = Some(name.to_owned());
         }
         let values = layout.our_values(&ours, &values);
-        param.map(|old| {
-            let new = Tensor::from_data(TensorData::new(values, ours), &old.device());
-            new.set_require_grad(old.is_require_grad())
-        })
+        let (id, new) = (param.id, Tensor::from_data(TensorData::new(values, ours), &param.lazy_device()));
+        param.transform_for_load(new, id)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Random numbers that are the same on every machine, in every version, with any number of threads.
 //!
-//! No generator is shared: whoever needs random numbers makes one from what the draw is *for*, such
-//! as (run seed, epoch, image). The draws are spelled out here and not taken from a library of
-//! distributions, so that an upgrade can never change a published split.
+//! No generator is shared: each is made from the purpose of the draw, such as (run seed, epoch, image). The
+//! distributions are implemented here rather than taken from a library, so that an upgrade can never change a
+//! published split.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng};
@@ -11,19 +11,22 @@ use rand_chacha::rand_core::{Rng as _, SeedableRng};
 /// epoch and image agree.
 #[derive(Clone, Copy, Debug)]
 pub enum Purpose {
+    /// Which boxes are hidden.
     Sparsify,
+    /// A synthetic scene.
     Synth,
     /// The order of images in an epoch.
     Order,
     /// The view of an image that this recipe of a loader makes.
     View {
+        /// The recipe's number.
         recipe: u32,
     },
     /// The weights that a model starts from.
     Weights,
-    /// The anchors and proposals of an image that a loss looks at.
+    /// The anchors and proposals of an image that a loss samples.
     Sampling,
-    /// Images drawn again, or put into folds, to see how far a figure depends on which there are.
+    /// Bootstrap samples and folds of images.
     Resample,
     /// The noise where a part of a view is erased.
     Erase,
@@ -94,7 +97,7 @@ impl Rng {
         self.unit() < probability
     }
 
-    /// What to make another generator from.
+    /// A seed for another generator.
     pub fn seed(&mut self) -> u64 {
         self.0.next_u64()
     }

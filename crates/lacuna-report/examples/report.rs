@@ -9,8 +9,8 @@ use lacuna_boxes::Box2;
 use lacuna_data::decode::RgbImage;
 use lacuna_data::draw::{Outline, draw};
 use lacuna_report::{
-    Bin, ClassCompletion, Curves, Figure, Picture, Report, RunResult, Scale, Series, Stretch, histograms,
-    line_chart, reliability_diagram,
+    Bin, ClassCompletion, Curves, Figure, Picture, Report, RunResult, Scale, Series, TrainingStage,
+    histograms, line_chart, reliability_diagram,
 };
 
 const RECORDS: u64 = 40;
@@ -20,11 +20,11 @@ const FITTED_FROM: u64 = 3;
 fn main() -> std::io::Result<()> {
     let folder = PathBuf::from(std::env::args().nth(1).unwrap_or_else(|| "report-example".into()));
     fs::create_dir_all(&folder)?;
-    let report = made();
+    let report = example_report();
     fs::write(folder.join("report.html"), report.to_html())?;
-    let late = &report.stretches[2];
+    let late = &report.stages[2];
     let scores: Vec<(&str, &[f64])> =
-        report.stretches.iter().map(|s| (s.name.as_str(), s.scores.as_slice())).collect();
+        report.stages.iter().map(|s| (s.name.as_str(), s.scores.as_slice())).collect();
     let figures = [
         ("losses", line_chart("Losses", "loss", Scale::Log, &report.curves.losses)),
         ("reliability", reliability_diagram("Late", &[("before", &late.before), ("after", &late.after)])),
@@ -56,7 +56,7 @@ fn series(name: &str, value: impl Fn(u64, f64) -> f64) -> Series {
     Series { name: name.into(), points: points.collect() }
 }
 
-fn made() -> Report {
+fn example_report() -> Report {
     let fitted = |n: u64, value: f64| if n < FITTED_FROM { f64::NAN } else { value };
     let tested = |n: u64, value: f64| if n.is_multiple_of(4) { value } else { f64::NAN };
     let decay = |t: f64, from: f64, to: f64| to + (from - to) * (-5.0 * t).exp();
@@ -100,14 +100,13 @@ fn made() -> Report {
         threshold: vec![series("threshold", |n, t| fitted(n, 0.52 + 0.16 * t + 0.01 * noise(n, 16)))],
     };
 
-    let stretches =
-        [("Early", 0.30, 0.25, 1_500), ("Middle", 0.45, 0.15, 8_200), ("Late", 0.62, 0.10, 9_400)]
-            .into_iter()
-            .zip(0u64..)
-            .map(|((name, middle, bias, count), n)| {
-                stretch(name, (n * 6500 + 500, (n + 1) * 6500), middle, bias, count)
-            })
-            .collect();
+    let stages = [("Early", 0.30, 0.25, 1_500), ("Middle", 0.45, 0.15, 8_200), ("Late", 0.62, 0.10, 9_400)]
+        .into_iter()
+        .zip(0u64..)
+        .map(|((name, middle, bias, count), n)| {
+            stretch(name, (n * 6500 + 500, (n + 1) * 6500), middle, bias, count)
+        })
+        .collect();
 
     let pictures: Vec<Picture> = (0..8).map(picture).collect();
     Report {
@@ -116,7 +115,7 @@ fn made() -> Report {
         detector: "RetinaNet, ResNet-18".into(),
         iterations_done: RECORDS * EVERY,
         iterations: 24_000,
-        outcomes: vec![
+        results: vec![
             RunResult { model: "student".into(), ap: Some(0.312), ap50: Some(0.521), ap75: Some(0.334) },
             RunResult { model: "teacher".into(), ap: Some(0.334), ap50: Some(0.548), ap75: None },
         ],
@@ -127,7 +126,7 @@ fn made() -> Report {
                 .into(),
         ],
         curves,
-        stretches,
+        stages,
         most_confident: pictures[..4].to_vec(),
         least_confident: pictures[4..].to_vec(),
         completion: [
@@ -147,7 +146,7 @@ fn made() -> Report {
     }
 }
 
-fn stretch(name: &str, iterations: (u64, u64), middle: f64, bias: f64, count: u64) -> Stretch {
+fn stretch(name: &str, iterations: (u64, u64), middle: f64, bias: f64, count: u64) -> TrainingStage {
     let share = |score: f64| (-((score - middle) / 0.22).powi(2)).exp() + 0.25 * (1.0 - score);
     let bins = |from: f64, error: &dyn Fn(f64) -> f64| {
         let at = |i: u64| (i as f64 + 0.5) / 10.0;
@@ -167,7 +166,7 @@ fn stretch(name: &str, iterations: (u64, u64), middle: f64, bias: f64, count: u6
             })
             .collect()
     };
-    Stretch {
+    TrainingStage {
         name: name.into(),
         iterations,
         before: bins(0.4, &|score| bias * (score * TAU / 2.0).sin() + bias * 0.4),

@@ -1,6 +1,6 @@
-//! From values to places along an axis, with ticks at round numbers.
+//! Axes: from values to positions between 0 and 1, with ticks at round numbers.
 
-/// What the vertical axis of a chart of lines spans.
+/// The range of the vertical axis of a line chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// From the least value to the greatest.
@@ -11,34 +11,34 @@ pub enum Scale {
     Unit,
     /// From 0 to 1, written as 0 to 100 %.
     Percent,
-    /// By the logarithm; only positive values have a place.
+    /// Logarithmic; only positive values are shown.
     Log,
 }
 
-/// A part of the number line, and round numbers on it.
+/// The range of an axis and its ticks.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Axis {
+pub(crate) struct Axis {
     low: f64,
     high: f64,
     log: bool,
-    /// Their places from 0 to 1, and what is written there.
-    pub ticks: Vec<(f64, String)>,
+    /// The positions of the ticks, from 0 to 1, with their labels.
+    pub(crate) ticks: Vec<(f64, String)>,
 }
 
-/// Whether a value can be shown. Differences of larger ones could be beyond what a float holds.
-pub fn shown(value: f64) -> bool {
+/// Whether a value can be shown. Differences of larger ones could overflow.
+pub(crate) fn shown(value: f64) -> bool {
     value.is_finite() && value.abs() < 1e300
 }
 
 impl Axis {
-    /// An axis for these values, of which those that are not [`shown`] do not count, with up to about `n_ticks`.
-    pub fn new(scale: Scale, values: impl Iterator<Item = f64>, n_ticks: usize) -> Self {
+    /// An axis with about `n_ticks` ticks for those of the values that can be [`shown`].
+    pub(crate) fn new(scale: Scale, values: impl Iterator<Item = f64>, n_ticks: usize) -> Self {
         let values = values.filter(|&value| shown(value) && (scale != Scale::Log || value > 0.0));
-        let bounds = values.fold(None, |bounds, value| {
-            let (low, high) = bounds.unwrap_or((value, value));
+        let range = values.fold(None, |range, value| {
+            let (low, high) = range.unwrap_or((value, value));
             Some((value.min(low), value.max(high)))
         });
-        match (scale, bounds) {
+        match (scale, range) {
             (Scale::Unit, _) => Self::linear(0.0, 1.0, n_ticks, false),
             (Scale::Percent, _) => Self::linear(0.0, 1.0, n_ticks, true),
             (Scale::Log, Some((low, high))) => Self::log(low, high, n_ticks),
@@ -51,17 +51,17 @@ impl Axis {
         }
     }
 
-    /// Iterations: from zero exactly as far as the values reach.
-    pub fn iterations(values: impl Iterator<Item = f64>, n_ticks: usize) -> Self {
+    /// An axis of iterations, from 0 to the largest value exactly.
+    pub(crate) fn iterations(values: impl Iterator<Item = f64>, n_ticks: usize) -> Self {
         let (low, high) = values
             .filter(|&value| shown(value))
             .fold((0.0f64, 0.0f64), |(low, high), value| (low.min(value), high.max(value)));
-        let (low, high) = if low < high { apart(low, high) } else { (0.0, 1.0) };
+        let (low, high) = if low < high { widen(low, high) } else { (0.0, 1.0) };
         Self::linear(low, high, n_ticks, false)
     }
 
-    /// Shares from zero to the greatest, written as percentages.
-    pub fn shares(shares: impl Iterator<Item = f64>, n_ticks: usize) -> Self {
+    /// An axis of shares, from 0 to the largest, labeled as percentages.
+    pub(crate) fn shares(shares: impl Iterator<Item = f64>, n_ticks: usize) -> Self {
         let greatest = shares.filter(|&share| shown(share)).fold(0.0, f64::max);
         if greatest > 0.0 {
             Self::rounded(0.0, greatest, n_ticks, true)
@@ -70,20 +70,20 @@ impl Axis {
         }
     }
 
-    /// The same axis, with ticks alone.
-    pub fn without_labels(&self) -> Self {
+    /// The same axis with unlabeled ticks.
+    pub(crate) fn without_labels(&self) -> Self {
         Self { ticks: self.ticks.iter().map(|(at, _)| (*at, String::new())).collect(), ..self.clone() }
     }
 
     fn rounded(low: f64, high: f64, n_ticks: usize, percent: bool) -> Self {
-        let (low, high) = apart(low, high);
+        let (low, high) = widen(low, high);
         let step = round_step(high - low, n_ticks);
         Self::linear((low / step).floor() * step, (high / step).ceil() * step, n_ticks, percent)
     }
 
     fn linear(low: f64, high: f64, n_ticks: usize, percent: bool) -> Self {
         let step = round_step(high - low, n_ticks);
-        // A hair of tolerance, so that rounding does not lose the last tick.
+        // The tolerance keeps rounding from losing the last tick.
         let (first, last) = ((low / step - 1e-6).ceil(), (high / step + 1e-6).floor());
         let greatest = low.abs().max(high.abs());
         let mut ticks = Vec::new();
@@ -101,15 +101,16 @@ impl Axis {
         Self { low, high, log: false, ticks }
     }
 
-    /// From a 1, 2 or 5 times a power of ten to another; the ticks are all such, or powers of ten alone.
+    /// A logarithmic axis between numbers of the form 1, 2 or 5 times a power of ten. The ticks are all of these
+    /// numbers, or only the powers of ten.
     fn log(low: f64, high: f64, n_ticks: usize) -> Self {
-        const HAIR: f64 = 1e-9;
+        const TOLERANCE: f64 = 1e-9;
         let all: Vec<(i32, f64)> = (low.log10().floor() as i32..=high.log10().ceil() as i32 + 1)
             .flat_map(|power| [1.0f64, 2.0, 5.0].map(|digit| (power, digit.log10())))
             .collect();
         let place = |&(power, digit): &(i32, f64)| f64::from(power) + digit;
-        let from = all.iter().rposition(|at| place(at) <= low.log10() + HAIR).unwrap_or(0);
-        let to = all.iter().position(|at| place(at) >= high.log10() - HAIR).unwrap_or(all.len() - 1);
+        let from = all.iter().rposition(|at| place(at) <= low.log10() + TOLERANCE).unwrap_or(0);
+        let to = all.iter().position(|at| place(at) >= high.log10() - TOLERANCE).unwrap_or(all.len() - 1);
         let (from, to) =
             if from < to { (from, to) } else { (from.saturating_sub(1), (to + 1).min(all.len() - 1)) };
         let span = &all[from..=to];
@@ -128,16 +129,16 @@ impl Axis {
         Self { low, high, log: true, ticks: ticks.collect() }
     }
 
-    /// From 0 at the beginning to 1 at the end; `None` for what has no place on the axis.
-    pub fn place(&self, value: f64) -> Option<f64> {
+    /// The position of a value, from 0 to 1; `None` when the axis cannot show it.
+    pub(crate) fn place(&self, value: f64) -> Option<f64> {
         let there = shown(value) && (!self.log || value > 0.0);
         let value = if self.log { value.log10() } else { value };
         there.then(|| ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0))
     }
 }
 
-/// Bounds with room between them even when all values are the same, or the same but for rounding.
-fn apart(low: f64, high: f64) -> (f64, f64) {
+/// Widen a range that is empty, or empty up to rounding.
+fn widen(low: f64, high: f64) -> (f64, f64) {
     let size = low.abs().max(high.abs());
     if high - low > 1e-9 * size && high - low > 1e-200 {
         (low, high)
@@ -148,7 +149,7 @@ fn apart(low: f64, high: f64) -> (f64, f64) {
     }
 }
 
-/// The least 1, 2 or 5 times a power of ten that makes no more than `n_ticks` steps.
+/// The least number of the form 1, 2 or 5 times a power of ten that divides `span` into at most `n_ticks` steps.
 fn round_step(span: f64, n_ticks: usize) -> f64 {
     let least = span / n_ticks.max(1) as f64;
     let power = 10f64.powf(least.log10().floor());
@@ -156,8 +157,8 @@ fn round_step(span: f64, n_ticks: usize) -> f64 {
     step.unwrap_or(10.0) * power
 }
 
-/// A tick's value: as many digits as its step needs, and thousands or millions by a letter when `greatest`,
-/// the farthest tick from zero, is that large.
+/// The label of a tick, with as many digits as its step needs. Thousands and millions are abbreviated when
+/// `greatest`, the largest magnitude on the axis, is that large.
 fn label(value: f64, step: f64, greatest: f64) -> String {
     if value.abs() < step / 2.0 {
         return if greatest < 1e4 { format!("{:.*}", digits(step), 0.0) } else { "0".into() };
@@ -180,13 +181,13 @@ fn label(value: f64, step: f64, greatest: f64) -> String {
     format!("{:.*}{letter}", digits(step / unit), value / unit)
 }
 
-/// How many digits after the point multiples of a step have.
+/// The number of decimals that multiples of a step need.
 fn digits(step: f64) -> usize {
     (-(step * 1.000_001).log10().floor()).clamp(0.0, 6.0) as usize
 }
 
-/// A count with its thousands apart.
-pub fn thousands(count: u64) -> String {
+/// A count with thousands separators.
+pub(crate) fn thousands(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
     for (i, digit) in digits.chars().enumerate() {
@@ -210,13 +211,13 @@ mod tests {
 
     #[test]
     fn ticks_are_round_numbers() {
-        let of = |scale, values: &[f64]| Axis::new(scale, values.iter().copied(), 5);
-        assert_eq!(labels(&of(Scale::FromZero, &[0.31, 0.07])), ["0.0", "0.1", "0.2", "0.3", "0.4"]);
-        assert_eq!(labels(&of(Scale::Fitted, &[-1.3, 2.0])), ["-2", "-1", "0", "1", "2"]);
-        assert_eq!(labels(&of(Scale::Percent, &[])), ["0 %", "20 %", "40 %", "60 %", "80 %", "100 %"]);
-        assert_eq!(labels(&of(Scale::Log, &[0.3, 4.0])), ["0.2", "0.5", "1", "2", "5"]);
-        assert_eq!(labels(&of(Scale::Log, &[1e-6, 20.0])), ["1e-6", "0.0001", "0.01", "1"]);
-        assert_eq!(labels(&of(Scale::Fitted, &[3.0, 3.0])), ["2.6", "2.8", "3.0", "3.2", "3.4"]);
+        let axis = |scale, values: &[f64]| Axis::new(scale, values.iter().copied(), 5);
+        assert_eq!(labels(&axis(Scale::FromZero, &[0.31, 0.07])), ["0.0", "0.1", "0.2", "0.3", "0.4"]);
+        assert_eq!(labels(&axis(Scale::Fitted, &[-1.3, 2.0])), ["-2", "-1", "0", "1", "2"]);
+        assert_eq!(labels(&axis(Scale::Percent, &[])), ["0 %", "20 %", "40 %", "60 %", "80 %", "100 %"]);
+        assert_eq!(labels(&axis(Scale::Log, &[0.3, 4.0])), ["0.2", "0.5", "1", "2", "5"]);
+        assert_eq!(labels(&axis(Scale::Log, &[1e-6, 20.0])), ["1e-6", "0.0001", "0.01", "1"]);
+        assert_eq!(labels(&axis(Scale::Fitted, &[3.0, 3.0])), ["2.6", "2.8", "3.0", "3.2", "3.4"]);
         let iterations = Axis::iterations([50.0, 180_000.0].into_iter(), 5);
         assert_eq!(labels(&iterations), ["0", "50k", "100k", "150k"]);
         assert_eq!(
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_have_their_thousands_apart() {
+    fn counts_have_thousands_separators() {
         assert_eq!([0, 999, 1000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
     }
 

@@ -3,22 +3,23 @@
 use crate::axis::{Axis, Scale, shown, thousands};
 use crate::figure::{Anchor, Figure, Mark, Point, Role};
 
-/// Narrow enough that letters are still read when a phone's screen shows all of a figure.
+/// Narrow enough that text is legible when a phone shows the whole figure.
 const WIDTH: f64 = 420.0;
 const MARGIN: f64 = 16.0;
 const TITLE_BASELINE: f64 = 24.0;
 const LEGEND_ROW: f64 = 19.0;
-/// The width of a letter, in the mean of usual sans-serif fonts at the size of labels.
+/// The mean width of a letter in the usual sans-serif fonts, at the size of labels.
 const LETTER: f64 = 6.4;
 const TITLE_LETTER: f64 = 7.8;
-/// A legend of more names is cut.
+/// Longer legends are cut.
 const LONGEST_LEGEND: usize = 24;
-/// As many points or fewer are marked one by one.
+/// Series with at most this many points have a dot at each.
 const FEW_POINTS: usize = 15;
 
-/// Values over the iterations. A value that is not a finite number is a gap in the line.
+/// A line of values over the iterations. A value that is not finite leaves a gap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
+    /// The name in the legend.
     pub name: String,
     /// Iteration and value.
     pub points: Vec<(f64, f64)>,
@@ -27,8 +28,11 @@ pub struct Series {
 /// The detections whose confidence (or raw score) is between `low` and `high`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bin {
+    /// The lower edge.
     pub low: f64,
+    /// The upper edge.
     pub high: f64,
+    /// The number of detections.
     pub count: u64,
     /// How many of them are right.
     pub right: u64,
@@ -37,20 +41,20 @@ pub struct Bin {
 }
 
 impl Bin {
-    /// Mean confidence and precision, from 0 to 1; `None` when there is no detection in it.
+    /// Mean confidence and precision, from 0 to 1; `None` for an empty bin.
     fn means(&self) -> Option<(f64, f64)> {
         let [confidence, precision] = [self.confidence, self.right as f64].map(|sum| sum / self.count as f64);
         (self.count > 0 && shown(confidence)).then(|| (confidence.clamp(0.0, 1.0), precision.min(1.0)))
     }
 }
 
-/// Lines over the iterations. Where there are few points, or one alone, they are marked.
+/// A chart of lines over the iterations. If there are few points, each has a dot.
 pub fn line_chart(title: &str, y_label: &str, scale: Scale, series: &[Series]) -> Figure {
     const HEIGHT: f64 = 280.0;
     let visible = |&(x, y): &(f64, f64)| shown(x) && shown(y) && (scale != Scale::Log || y > 0.0);
     let points = || series.iter().flat_map(|series| series.points.iter().copied().filter(visible));
     if points().next().is_none() {
-        return nothing(title, HEIGHT);
+        return empty_figure(title, HEIGHT);
     }
     let said = series.iter().filter_map(|series| {
         let mut points = series.points.iter().filter(|point| visible(point));
@@ -97,10 +101,9 @@ pub fn line_chart(title: &str, y_label: &str, scale: Scale, series: &[Series]) -
     figure
 }
 
-/// How precision compares with confidence: above the diagonal detections are better than they say, below
-/// it worse, and the area between is shaded. Below is the histogram of confidences, each bar a share of its
-/// series' detections. Legends give the expected calibration error (Naeini et al., 2015),
-/// `Σ n_bin/n · |precision − mean confidence|`.
+/// A reliability diagram: precision against confidence, with the area to the diagonal shaded. Above the diagonal,
+/// confidences are too low; below, too high. A histogram of the confidences is underneath. The legend states the
+/// expected calibration error (Naeini et al., 2015), `Σ n_bin/n · |precision − mean confidence|`.
 pub fn reliability_diagram(title: &str, series: &[(&str, &[Bin])]) -> Figure {
     const HEIGHT: f64 = 430.0;
     const STRIP: f64 = 64.0;
@@ -108,7 +111,7 @@ pub fn reliability_diagram(title: &str, series: &[(&str, &[Bin])]) -> Figure {
         bins.iter().filter(|bin| bin.means().is_some()).map(|bin| bin.count as f64).sum::<f64>()
     };
     if series.iter().all(|(_, bins)| count(bins) == 0.0) {
-        return nothing(title, HEIGHT);
+        return empty_figure(title, HEIGHT);
     }
     let names: Vec<String> = series
         .iter()
@@ -156,7 +159,7 @@ pub fn reliability_diagram(title: &str, series: &[(&str, &[Bin])]) -> Figure {
             }
         }
         for bin in bins.iter().filter(|bin| bin.means().is_some()) {
-            // The series' bars stand side by side within the bin.
+            // The bars of the series are side by side within the bin.
             let (low, high) = (bin.low.clamp(0.0, 1.0), bin.high.clamp(0.0, 1.0));
             let side = |part: usize| low + (high - low) * (0.08 + 0.84 * part as f64 / series.len() as f64);
             let Some(height) = shares.place(share(bins, bin)) else { continue };
@@ -169,8 +172,8 @@ pub fn reliability_diagram(title: &str, series: &[(&str, &[Bin])]) -> Figure {
     figure
 }
 
-/// Small multiples of histograms over scores from 0 to 1, in bins of equal width: each bar is a share of its
-/// own histogram, and all have one vertical axis. Of more than sixty, the first sixty are shown.
+/// Histograms of scores from 0 to 1, side by side, in bins of equal width. Bars are shares of their own histogram,
+/// and all histograms have the same vertical axis. At most sixty are shown.
 pub fn histograms(title: &str, panels: &[(&str, &[f64])]) -> Figure {
     const COLUMNS: usize = 3;
     const MOST_PANELS: usize = 60;
@@ -180,7 +183,7 @@ pub fn histograms(title: &str, panels: &[(&str, &[f64])]) -> Figure {
     let panels: Vec<Histogram> =
         panels.iter().take(MOST_PANELS).map(|(name, counts)| Histogram::new(name, counts)).collect();
     if panels.iter().all(|panel| panel.total == 0.0) {
-        return nothing(title, HEAD + ROW);
+        return empty_figure(title, HEAD + ROW);
     }
     let said = panels.iter().map(Histogram::in_words).collect::<Vec<_>>().join("; ");
     let height = HEAD + ROW * panels.len().div_ceil(COLUMNS) as f64;
@@ -214,15 +217,17 @@ pub fn histograms(title: &str, panels: &[(&str, &[f64])]) -> Figure {
     figure
 }
 
-/// A mean and its standard deviation, zero where there is one figure only.
+/// A mean and its standard deviation; 0 for a single value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
+    /// The mean.
     pub mean: f64,
+    /// The standard deviation.
     pub deviation: f64,
 }
 
-/// Things that are compared, from top to bottom: of each a dot a series, with a line from its mean less its standard
-/// deviation to its mean and that much more. What is `None` was not measured and has no dot.
+/// A dot plot that compares rows: for each series, a dot at the mean and a line of one standard deviation to each
+/// side. `None` was not measured and has no dot.
 pub fn comparison(
     title: &str,
     x_label: &str,
@@ -233,14 +238,15 @@ pub fn comparison(
     /// Between the dots of one row.
     const APART: f64 = 8.0;
     let spreads = || rows.iter().flat_map(|(_, spreads)| spreads.iter().flatten());
-    let ends = || spreads().flat_map(|of| [of.mean - of.deviation, of.mean + of.deviation]);
+    let ends =
+        || spreads().flat_map(|spread| [spread.mean - spread.deviation, spread.mean + spread.deviation]);
     if !ends().any(shown) {
-        return nothing(title, 90.0 + ROW * rows.len() as f64);
+        return empty_figure(title, 90.0 + ROW * rows.len() as f64);
     }
     let said = rows.iter().map(|(name, spreads)| {
-        let figures = series.iter().zip(spreads).filter_map(|(of, spread)| {
+        let figures = series.iter().zip(spreads).filter_map(|(name, spread)| {
             let Spread { mean, deviation } = (*spread)?;
-            Some(format!("{of} {} ± {}", short(mean), short(deviation)))
+            Some(format!("{name} {} ± {}", short(mean), short(deviation)))
         });
         format!("{name}: {}", figures.collect::<Vec<_>>().join(", "))
     });
@@ -265,11 +271,11 @@ pub fn comparison(
         let middle = plot.top + (n as f64 + 0.5) * row;
         let name = fitting(name, left - MARGIN - 8.0, LETTER);
         figure.text(Role::Text, Anchor::End, Point::new(left - 8.0, middle + 4.0), name);
-        for (of, spread) in spreads.iter().enumerate() {
+        for (nth, spread) in spreads.iter().enumerate() {
             let Some(Spread { mean, deviation }) = *spread else { continue };
-            let y = middle + APART * (of as f64 - (spreads.len() - 1) as f64 / 2.0);
+            let y = middle + APART * (nth as f64 - (spreads.len() - 1) as f64 / 2.0);
             let at = |value: f64| Some(Point::new(plot.at(x.place(value)?, 0.0).x, y));
-            let role = Role::Series(of);
+            let role = Role::Series(nth);
             figure.line(role, [at(mean - deviation), at(mean + deviation)].into_iter().flatten());
             if let Some(center) = at(mean) {
                 figure.add(Mark::Dot { role, center });
@@ -282,12 +288,12 @@ pub fn comparison(
 struct Histogram<'a> {
     name: &'a str,
     total: f64,
-    /// They add up to 1 unless there is nothing.
+    /// They add up to 1, or are all 0.
     shares: Vec<f64>,
 }
 
 impl<'a> Histogram<'a> {
-    /// Counts that are negative or no numbers are taken for zero.
+    /// Counts that are negative or not finite count as zero.
     fn new(name: &'a str, counts: &[f64]) -> Self {
         let counts = || counts.iter().map(|&count| if shown(count) { count.max(0.0) } else { 0.0 });
         let total: f64 = counts().sum();
@@ -305,7 +311,8 @@ impl<'a> Histogram<'a> {
     }
 }
 
-fn nothing(title: &str, height: f64) -> Figure {
+/// The figure for a chart without data.
+fn empty_figure(title: &str, height: f64) -> Figure {
     const NOTHING: &str = "nothing to show";
     let mut figure = Figure::new(title, NOTHING, (WIDTH, height));
     heading(&mut figure, title, &[]);
@@ -313,7 +320,7 @@ fn nothing(title: &str, height: f64) -> Figure {
     figure
 }
 
-/// The title and, when there are names, a legend. Returns where it ends.
+/// Draw the title and, if there are names, a legend. Returns the height at which it ends.
 fn heading(figure: &mut Figure, title: &str, names: &[&str]) -> f64 {
     const SAMPLE: f64 = 22.0;
     let title = fitting(title, WIDTH - 2.0 * MARGIN, TITLE_LETTER);
@@ -339,7 +346,7 @@ fn heading(figure: &mut Figure, title: &str, names: &[&str]) -> f64 {
     y + 10.0
 }
 
-/// Text cut to a width, with two points where it is cut.
+/// Text cut to a width; two dots mark the cut.
 fn fitting(text: &str, width: f64, letter: f64) -> String {
     let room = (width / letter) as usize;
     if text.chars().count() <= room {
@@ -349,13 +356,13 @@ fn fitting(text: &str, width: f64, letter: f64) -> String {
     format!("{}..", kept.trim_end())
 }
 
-/// Room for the labels of a vertical axis.
+/// The left margin that the labels of a vertical axis need.
 fn margin_of(axis: &Axis) -> f64 {
     let longest = axis.ticks.iter().map(|(_, label)| label.chars().count()).max().unwrap_or(0);
     MARGIN + LETTER * longest as f64 + 8.0
 }
 
-/// Three digits that count.
+/// A number with three significant digits.
 fn short(value: f64) -> String {
     let digits = if value == 0.0 { 0.0 } else { 2.0 - value.abs().log10().floor() };
     if (-6.0..=6.0).contains(&digits) {
@@ -365,7 +372,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// The part of a figure where the data is.
+/// The part of a figure that shows the data.
 struct Plot {
     left: f64,
     right: f64,
@@ -374,12 +381,12 @@ struct Plot {
 }
 
 impl Plot {
-    /// From places along both axes, 0 to 1.
+    /// The point at these positions along both axes, 0 to 1.
     fn at(&self, x: f64, y: f64) -> Point {
         Point::new(self.left + x * (self.right - self.left), self.bottom - y * (self.bottom - self.top))
     }
 
-    /// Lines at the vertical axis' ticks, the horizontal axis, and the labels of both.
+    /// Draw grid lines at the ticks of the vertical axis, the horizontal axis, and the labels of both.
     fn frame(&self, figure: &mut Figure, x: &Axis, y: &Axis) {
         for (place, label) in &y.ticks {
             let at = self.at(0.0, *place);

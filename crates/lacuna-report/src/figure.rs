@@ -1,74 +1,99 @@
-//! A picture of a few marks in a view box.
+//! Figures: a few kinds of marks in a view box, written as SVG.
 
 use std::fmt::Write;
 
 use crate::theme;
 
-/// A place in a figure: to the right and downwards.
+/// A point in a figure: x to the right, y downwards.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
+    /// From the left.
     pub x: f64,
+    /// From the top.
     pub y: f64,
 }
 
 impl Point {
+    /// The point `(x, y)`.
     pub fn new(x: f64, y: f64) -> Self {
         Self { x, y }
     }
 }
 
-/// What a mark is there for. Its color, width and dashes follow from it, on light paper and on dark.
+/// The purpose of a mark. It determines color, width and dashes, on light and on dark paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
+    /// A title.
     Title,
+    /// A label or an entry of a legend.
     Text,
+    /// An axis.
     Axis,
+    /// A grid line.
     Grid,
-    /// What the data is compared with.
+    /// A line that the data is compared with.
     Reference,
-    /// The data, counted from 0. There are six looks; a seventh series has that of the first.
+    /// A series of data, counted from 0. There are six styles; a seventh series looks like the first.
     Series(usize),
 }
 
-/// Which end of a text is at its place.
+/// Which part of a text is at its point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
+    /// The start.
     Start,
+    /// The middle.
     Middle,
+    /// The end.
     End,
 }
 
+/// An element of a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mark {
     /// A line through all points.
     Line {
+        /// The purpose.
         role: Role,
+        /// The points in order.
         points: Vec<Point>,
     },
-    /// A tinted area within the points.
+    /// A tinted polygon.
     Area {
+        /// The purpose.
         role: Role,
+        /// The corners in order.
         points: Vec<Point>,
     },
-    /// A filled rectangle between two of its corners.
+    /// A filled rectangle.
     Rectangle {
+        /// The purpose.
         role: Role,
+        /// Two opposite corners.
         corners: [Point; 2],
     },
+    /// A filled circle.
     Dot {
+        /// The purpose.
         role: Role,
+        /// The center.
         center: Point,
     },
-    /// One line of text, its baseline at `at`.
+    /// One line of text.
     Text {
+        /// The purpose.
         role: Role,
+        /// Which part of the text is at `at`.
         anchor: Anchor,
+        /// A point on the baseline.
         at: Point,
+        /// The text, not escaped.
         text: String,
     },
 }
 
 impl Mark {
+    /// The purpose of the mark.
     pub fn role(&self) -> Role {
         let (Self::Line { role, .. }
         | Self::Area { role, .. }
@@ -87,8 +112,7 @@ impl Mark {
     }
 }
 
-/// A picture of a few marks in a view box, each over those before it. What it shows is also said in words,
-/// for those who do not see it.
+/// A figure: marks in a view box, each over those before it, and a description in words for screen readers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
     title: String,
@@ -99,6 +123,8 @@ pub struct Figure {
 }
 
 impl Figure {
+    /// An empty figure of this width and height.
+    ///
     /// # Panics
     /// When a side is not between 1 and 10,000.
     pub fn new(title: &str, description: &str, (width, height): (f64, f64)) -> Self {
@@ -106,23 +132,27 @@ impl Figure {
         Self { title: title.into(), description: description.into(), width, height, marks: Vec::new() }
     }
 
+    /// The title.
     pub fn title(&self) -> &str {
         &self.title
     }
 
+    /// The description in words.
     pub fn description(&self) -> &str {
         &self.description
     }
 
+    /// Width and height.
     pub fn size(&self) -> (f64, f64) {
         (self.width, self.height)
     }
 
+    /// The marks, the backmost first.
     pub fn marks(&self) -> &[Mark] {
         &self.marks
     }
 
-    /// Marks with a point that is nowhere (not finite) are not added.
+    /// Add a mark over the others, unless one of its points is not finite.
     pub fn add(&mut self, mark: Mark) {
         let points = mark.points();
         if !points.is_empty() && points.iter().all(|at| at.x.is_finite() && at.y.is_finite()) {
@@ -142,13 +172,13 @@ impl Figure {
         self.add(Mark::Text { role, anchor, at, text: text.into() });
     }
 
-    /// A file of its own: light, or dark where the reader's screen is.
+    /// The figure as an SVG file, light or dark as the viewer prefers.
     pub fn to_svg(&self) -> String {
         let style = format!("<style>\n{}</style>\n", theme::style_sheet());
         self.svg("figure", " xmlns=\"http://www.w3.org/2000/svg\"", &style)
     }
 
-    /// An element of a page that has [`theme::style_sheet`] among its styles. Ids begin with `id`.
+    /// The figure as an element of a page whose styles include [`theme::style_sheet`]. Ids begin with `id`.
     pub(crate) fn to_element(&self, id: &str) -> String {
         self.svg(id, "", "")
     }
@@ -173,7 +203,7 @@ impl Figure {
 }
 
 fn write_mark(svg: &mut String, mark: &Mark) {
-    let class = theme::class(mark.role());
+    let class = theme::class_name(mark.role());
     let list = |points: &[Point]| {
         let points = points.iter().map(|at| format!("{},{}", number(at.x), number(at.y)));
         points.collect::<Vec<_>>().join(" ")

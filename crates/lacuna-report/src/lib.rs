@@ -1,5 +1,5 @@
-//! Figures and a report page from plain numbers. It knows neither tensors nor the disk: strings and
-//! pixels are what it gives back.
+//! Figures and the report page of a run, from plain numbers. The results are strings and pixels; this crate knows
+//! neither tensors nor the disk.
 
 mod axis;
 mod charts;
@@ -11,4 +11,4 @@ mod theme;
 pub use axis::Scale;
 pub use charts::{Bin, Series, Spread, comparison, histograms, line_chart, reliability_diagram};
 pub use figure::{Anchor, Figure, Mark, Point, Role};
-pub use report::{ClassCompletion, Curves, Picture, Report, RunResult, Stretch};
+pub use report::{ClassCompletion, Curves, Picture, Report, RunResult, TrainingStage};

@@ -1,4 +1,4 @@
-//! Figures as pixels.
+//! Figures rendered to pixels.
 
 use std::convert::Infallible;
 
@@ -13,14 +13,14 @@ use lacuna_data::decode::RgbImage;
 use crate::figure::{Anchor, Figure, Mark, Point as At, Role};
 use crate::theme::{self, LIGHT};
 
-/// Lines are drawn on a canvas so many times finer, and its pixels averaged: edges are smooth.
+/// Antialiasing: marks are drawn this many times finer in each direction, and pixels are averaged.
 const FINER: u32 = 3;
-/// Beyond it, there is no font that is large enough.
+/// The largest scale that has a font.
 const MAX_SCALE: u32 = 3;
 
 impl Figure {
-    /// The figure on light paper, `scale` pixels (1 to 3) for each of its units. Letters are set in a font of
-    /// Western Europe's characters; of others, a question mark is seen.
+    /// Render the figure on light paper with `scale` pixels (1 to 3) per unit. The font has the characters of
+    /// ISO 8859-1; others appear as a question mark.
     pub fn to_image(&self, scale: u32) -> RgbImage {
         let scale = scale.clamp(1, MAX_SCALE);
         let mut fine = Canvas::new(self.size(), scale * FINER);
@@ -40,7 +40,7 @@ struct Canvas {
     height: u32,
     /// Pixels for each unit of the figure.
     scale: u32,
-    /// The share of a new color in what is seen of it.
+    /// The opacity of what is drawn.
     opacity: f64,
     pixels: Vec<u8>,
 }
@@ -52,13 +52,13 @@ impl Canvas {
         Self { width, height, scale, opacity: 1.0, pixels }
     }
 
-    /// All of a mark but its text.
+    /// Draw a mark, except text.
     fn draw(&mut self, mark: &Mark) {
         let role = mark.role();
         match mark {
             Mark::Line { points, .. } => {
-                for dash in dashed(points, theme::dashes(role)) {
-                    self.stroke(&dash, theme::width(role), color(role));
+                for dash in dashed(points, theme::dash_pattern(role)) {
+                    self.stroke(&dash, theme::line_width(role), color(role));
                 }
             }
             Mark::Area { points, .. } => self.fill(points, color(role), theme::AREA_OPACITY),
@@ -71,7 +71,7 @@ impl Canvas {
         }
     }
 
-    /// The text of a mark.
+    /// Draw the text of a mark.
     fn write(&mut self, mark: &Mark) {
         let Mark::Text { role, anchor, at, text } = mark else { return };
         let alignment = match anchor {
@@ -81,11 +81,11 @@ impl Canvas {
         };
         let text: String = text.chars().map(in_font).collect();
         let style = MonoTextStyle::new(font(*role, self.scale), color(*role));
-        let placed = TextStyleBuilder::new().alignment(alignment).baseline(Baseline::Alphabetic).build();
-        self.paint(&Text::with_text_style(&text, self.place(*at), style, placed));
+        let layout = TextStyleBuilder::new().alignment(alignment).baseline(Baseline::Alphabetic).build();
+        self.paint(&Text::with_text_style(&text, self.place(*at), style, layout));
     }
 
-    /// A line with round joins. Embedded-graphics' own thick lines overflow when they are long.
+    /// Draw a line with round joins. The thick lines of embedded-graphics overflow when they are long.
     fn stroke(&mut self, points: &[At], width: f64, color: Rgb888) {
         for side in points.windows(2) {
             let (a, b) = (side[0], side[1]);
@@ -108,7 +108,7 @@ impl Canvas {
         self.paint(&circle.into_styled(PrimitiveStyle::with_fill(color)));
     }
 
-    /// The inside of a polygon: of each row of pixels, what is between every second crossing and the next.
+    /// Fill a polygon by the even-odd rule, row by row.
     fn fill(&mut self, corners: &[At], color: Rgb888, opacity: f64) {
         let scale = f64::from(self.scale);
         let corners: Vec<(f64, f64)> = corners.iter().map(|at| (at.x * scale, at.y * scale)).collect();
@@ -192,7 +192,7 @@ fn color(role: Role) -> Rgb888 {
     Rgb888::new(r, g, b)
 }
 
-/// The font whose letters are about as wide as a browser's would be.
+/// The font whose letters are about as wide as in a browser.
 fn font(role: Role, scale: u32) -> &'static MonoFont<'static> {
     match (scale, role) {
         (1, Role::Title) => &regular::FONT_7X13_BOLD,
@@ -203,7 +203,7 @@ fn font(role: Role, scale: u32) -> &'static MonoFont<'static> {
     }
 }
 
-/// Characters that the font lacks and that have a look-alike in it.
+/// Replace characters that the font lacks by similar ones.
 fn in_font(c: char) -> char {
     match c {
         '\u{2010}'..='\u{2015}' | '\u{2212}' => '-',
@@ -214,7 +214,7 @@ fn in_font(c: char) -> char {
     }
 }
 
-/// A line cut into its dashes.
+/// Cut a line into its dashes.
 fn dashed(points: &[At], dashes: &[f64]) -> Vec<Vec<At>> {
     if dashes.is_empty() {
         return vec![points.to_vec()];
@@ -229,7 +229,7 @@ fn dashed(points: &[At], dashes: &[f64]) -> Vec<Vec<At>> {
         while done < length {
             let end = (done + left).min(length);
             if dash % 2 == 0 {
-                // A dash goes on around a corner.
+                // A dash continues around a corner.
                 match cut.last_mut().filter(|last| last.last() == Some(&a) && done == 0.0) {
                     Some(last) => last.push(along(end)),
                     None => cut.push(vec![along(done), along(end)]),

@@ -1,4 +1,4 @@
-//! The report of a training run: one page that needs nothing but itself.
+//! The report of a training run: one self-contained HTML page.
 
 use std::fmt::Write;
 
@@ -10,96 +10,112 @@ use crate::charts::{Bin, Series, histograms, line_chart, reliability_diagram};
 use crate::figure::{Figure, escape};
 use crate::theme;
 
-/// All that is told of a training run. Whatever is empty is left out of the page.
+/// The contents of a report. Whatever is empty is left out of the page.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
+    /// The name of the run.
     pub name: String,
+    /// The training method.
     pub method: String,
+    /// The detector.
     pub detector: String,
+    /// The iterations done so far.
     pub iterations_done: u64,
-    /// As many as were asked for.
+    /// All iterations of the run.
     pub iterations: u64,
-    pub outcomes: Vec<RunResult>,
-    /// What the numbers say, a sentence each.
+    /// The average precision of each model.
+    pub results: Vec<RunResult>,
+    /// The main findings, one sentence each.
     pub facts: Vec<String>,
+    /// Values over the iterations.
     pub curves: Curves,
-    /// Early, middle and late, or however training is divided.
-    pub stretches: Vec<Stretch>,
-    /// The images with the surest recovered boxes, the best first.
+    /// The stages of the training, such as early, middle and late.
+    pub stages: Vec<TrainingStage>,
+    /// Images with the most confident recovered boxes, the most confident first.
     pub most_confident: Vec<Picture>,
-    /// Those with the least sure of the recovered boxes, the least first.
+    /// Images with the least confident recovered boxes, the least confident first.
     pub least_confident: Vec<Picture>,
+    /// Given and recovered boxes of each class.
     pub completion: Vec<ClassCompletion>,
-    /// The resolved configuration, as it is in its file.
+    /// The text of the resolved configuration.
     pub config: Option<String>,
 }
 
-/// A model's average precision on the test images, each from 0 to 1.
+/// The average precision of a model on the test images, from 0 to 1.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunResult {
-    /// The student, the teacher.
+    /// The name of the model, such as student or teacher.
     pub model: String,
+    /// Average precision over the IoU thresholds 0.5 to 0.95.
     pub ap: Option<f64>,
+    /// Average precision at an IoU of 0.5.
     pub ap50: Option<f64>,
+    /// Average precision at an IoU of 0.75.
     pub ap75: Option<f64>,
 }
 
-/// Values over the iterations, chart by chart.
+/// Values over the iterations, one chart for each field.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Curves {
-    /// The total and its terms.
+    /// The total loss and its terms.
     pub losses: Vec<Series>,
-    /// Of student and teacher.
+    /// Average precision of student and teacher.
     pub average_precision: Vec<Series>,
     /// Annotations, detections, candidates, pseudo labels.
     pub boxes_per_image: Vec<Series>,
-    /// Precision and recall of pseudo labels, where hidden annotations tell them.
+    /// Precision and recall of pseudo labels, if the hidden annotations are known.
     pub pseudo_labels: Vec<Series>,
     /// The calibrator's parameters by name.
     pub calibrator: Vec<Series>,
-    /// Before and after calibration.
+    /// Calibration error before and after calibration.
     pub calibration_error: Vec<Series>,
-    /// The raw score that a candidate needs.
+    /// The raw score at which a candidate becomes a pseudo label.
     pub threshold: Vec<Series>,
 }
 
-/// A part of the training.
+/// A stage of the training.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Stretch {
+pub struct TrainingStage {
+    /// The name, such as early.
     pub name: String,
-    /// Its first iteration and its last.
+    /// The first and the last iteration.
     pub iterations: (u64, u64),
-    /// Judged detections by their raw score.
+    /// Judged detections, binned by raw score.
     pub before: Vec<Bin>,
-    /// The same by their calibrated confidence.
+    /// Judged detections, binned by calibrated confidence.
     pub after: Vec<Bin>,
-    /// How many of all detections have which raw score, in bins of equal width from 0 to 1.
+    /// A histogram of the raw scores of all detections, in bins of equal width from 0 to 1.
     pub scores: Vec<f64>,
 }
 
-/// An image with its boxes drawn: given ones green with their class, recovered ones red with class and
+/// An image with its boxes drawn: given boxes in green with their class, recovered boxes in red with class and
 /// confidence.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Picture {
+    /// The bytes of a JPEG file.
     pub jpeg: Vec<u8>,
+    /// The caption.
     pub caption: String,
 }
 
-/// The boxes of a class.
+/// The given and recovered boxes of a class.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClassCompletion {
+    /// The name of the class.
     pub class: String,
+    /// The number of given boxes.
     pub given: u64,
+    /// The number of recovered boxes.
     pub recovered: u64,
     /// The mean confidence of the recovered boxes: the precision that they promise.
     pub confidence: Option<f64>,
 }
 
 impl Report {
-    /// One HTML file without scripts, which loads nothing: styles, figures and pictures are in it.
+    /// The report as one HTML file. Styles, figures and pictures are embedded; it has no scripts and loads nothing.
     pub fn to_html(&self) -> String {
         let sections: Vec<(&str, &str, String)> = [
-            ("curves", "Through the training", self.curves()),
+            ("curves", "Training curves", self.curves()),
             ("confidence", "Confidence and precision", self.confidence()),
             ("pictures", "Pictures", self.pictures()),
             ("completion", "Recovered boxes", self.completion()),
@@ -135,10 +151,10 @@ impl Report {
             );
         }
         if sections.is_empty() {
-            page.push_str("<p>Nothing has been recorded of this run yet.</p>\n");
+            page.push_str("<p>Nothing has been recorded for this run yet.</p>\n");
         }
         page.push_str(
-            "</main>\n<footer><p>Made by lacuna. This page needs nothing but itself.</p></footer>\n",
+            "</main>\n<footer><p>Made by lacuna. This page is self-contained: it loads nothing.</p></footer>\n",
         );
         page.push_str("</body>\n</html>\n");
         page
@@ -159,9 +175,9 @@ impl Report {
             }
         }
         html.push_str("</dl>\n");
-        if !self.outcomes.is_empty() || !self.facts.is_empty() {
+        if !self.results.is_empty() || !self.facts.is_empty() {
             html.push_str("<div class=\"summary\">\n");
-            html.push_str(&self.outcomes());
+            html.push_str(&self.results());
             if !self.facts.is_empty() {
                 html.push_str("<ul class=\"facts\">\n");
                 for fact in &self.facts {
@@ -175,8 +191,8 @@ impl Report {
         html
     }
 
-    fn outcomes(&self) -> String {
-        if self.outcomes.is_empty() {
+    fn results(&self) -> String {
+        if self.results.is_empty() {
             return String::new();
         }
         let mut html = String::from(
@@ -184,7 +200,7 @@ impl Report {
              <th scope=\"col\">Model</th><th scope=\"col\">AP</th><th scope=\"col\">AP50</th>\
              <th scope=\"col\">AP75</th></tr></thead>\n<tbody>\n",
         );
-        for RunResult { model, ap, ap50, ap75 } in &self.outcomes {
+        for RunResult { model, ap, ap50, ap75 } in &self.results {
             let _ = write!(html, "<tr><th scope=\"row\">{}</th>", escape(model));
             for value in [ap, ap50, ap75] {
                 let _ = write!(html, "<td>{}</td>", percent(*value));
@@ -208,10 +224,10 @@ impl Report {
         let charts = [
             (
                 "Losses",
-                "loss, by its logarithm",
+                "loss, logarithmic",
                 Scale::Log,
                 losses,
-                "What the student is trained to lessen.",
+                "The loss that training minimizes, and its terms.",
             ),
             (
                 "Average precision",
@@ -225,37 +241,38 @@ impl Report {
                 "boxes",
                 Scale::FromZero,
                 boxes_per_image,
-                "Candidates are detections away from every annotation; pseudo labels are detections that the \
-                 detector is trained on.",
+                "Candidates are detections away from all annotations; pseudo labels are the candidates that the \
+                 student is trained on.",
             ),
             (
                 "Pseudo labels",
                 "share",
                 Scale::Percent,
                 pseudo_labels,
-                "Against the hidden annotations, which training does not see: how many of the pseudo labels are \
-                 right, and how many of the hidden boxes they cover.",
+                "Compared with the hidden annotations, which are not used in training: precision is the share of the \
+                 pseudo labels that are right, recall the share of the hidden boxes that they match.",
             ),
             (
                 "Calibrator",
                 "parameters",
                 Scale::Fitted,
                 calibrator,
-                "What turns a raw score into a confidence, refitted as the teacher changes.",
+                "The parameters of the calibrator, which turns raw scores into confidences and is refitted during \
+                 training.",
             ),
             (
                 "Calibration error",
                 "expected calibration error",
                 Scale::FromZero,
                 calibration_error,
-                "Of detections near an annotation: the mean distance of confidence and precision.",
+                "The mean difference between confidence and precision, of detections near an annotation.",
             ),
             (
                 "Threshold",
                 "raw score",
                 Scale::Unit,
                 threshold,
-                "The raw score that a candidate needs to be a pseudo label.",
+                "The raw score at which a candidate becomes a pseudo label.",
             ),
         ];
         let mut html = String::new();
@@ -265,38 +282,38 @@ impl Report {
                 html.push_str(&chart(&format!("curve-{n}"), &figure, note));
             }
         }
-        within("<div class=\"charts\">\n", html, "</div>\n")
+        wrap("<div class=\"charts\">\n", html, "</div>\n")
     }
 
     fn confidence(&self) -> String {
-        let title = |stretch: &Stretch| {
-            let (first, last) = stretch.iterations;
-            format!("{}: iterations {} to {}", stretch.name, thousands(first), thousands(last))
+        let title = |stage: &TrainingStage| {
+            let (first, last) = stage.iterations;
+            format!("{}: iterations {} to {}", stage.name, thousands(first), thousands(last))
         };
         let mut diagrams = String::new();
-        for (n, stretch) in self.stretches.iter().enumerate() {
-            if !stretch.before.is_empty() || !stretch.after.is_empty() {
-                let series: [(&str, &[Bin]); 2] = [("before", &stretch.before), ("after", &stretch.after)];
-                let figure = reliability_diagram(&title(stretch), &series);
+        for (n, stage) in self.stages.iter().enumerate() {
+            if !stage.before.is_empty() || !stage.after.is_empty() {
+                let series: [(&str, &[Bin]); 2] = [("before", &stage.before), ("after", &stage.after)];
+                let figure = reliability_diagram(&title(stage), &series);
                 diagrams.push_str(&chart(&format!("reliability-{n}"), &figure, ""));
             }
         }
-        let mut html = within(
-            "<p>On the diagonal, a detection is right as often as its confidence says; above it more often, \
-             below it less often. <em>Before</em> is the raw score, <em>after</em> the calibrated confidence. \
-             Only detections near an annotation can be judged so.</p>\n<div class=\"charts\">\n",
+        let mut html = wrap(
+            "<p>On the diagonal, precision equals confidence; above it, confidences are too low, below it, too high. \
+             <em>Before</em> is the raw score, <em>after</em> the calibrated confidence. Only detections near an \
+             annotation are judged.</p>\n<div class=\"charts\">\n",
             diagrams,
             "</div>\n",
         );
         let scored: Vec<(&str, &[f64])> = self
-            .stretches
+            .stages
             .iter()
-            .filter(|stretch| !stretch.scores.is_empty())
-            .map(|stretch| (stretch.name.as_str(), stretch.scores.as_slice()))
+            .filter(|stage| !stage.scores.is_empty())
+            .map(|stage| (stage.name.as_str(), stage.scores.as_slice()))
             .collect();
         if !scored.is_empty() {
-            let figure = histograms("Raw scores through the training", &scored);
-            let note = "Where the histograms differ, a threshold that fits one stretch does not fit another.";
+            let figure = histograms("Raw scores during training", &scored);
+            let note = "If the histograms differ, no single score threshold fits the whole training.";
             html.push_str("<div class=\"charts\">\n");
             html.push_str(&chart("scores", &figure, note));
             html.push_str("</div>\n");
@@ -326,10 +343,10 @@ impl Report {
             html.push_str("</ul>\n");
         }
         let key = "<ul class=\"key\">\n\
-                   <li><span class=\"given\">class</span> given: green, labeled with the class alone</li>\n\
-                   <li><span class=\"recovered\">class 0.87</span> recovered: red, labeled with class and \
+                   <li><span class=\"given\">class</span> given boxes: green, labeled with the class</li>\n\
+                   <li><span class=\"recovered\">class 0.87</span> recovered boxes: red, labeled with class and \
                    confidence</li>\n</ul>\n";
-        within(key, html, "")
+        wrap(key, html, "")
     }
 
     fn completion(&self) -> String {
@@ -358,7 +375,7 @@ impl Report {
             recovered = recovered.saturating_add(class.recovered);
         }
         html.push_str("</tbody>\n<tfoot>\n");
-        // The mean of all boxes is known only when that of every class with boxes is.
+        // The mean of all boxes is known only if it is known for every class with recovered boxes.
         let sum = self.completion.iter().filter(|class| class.recovered > 0);
         let sum: Option<f64> = sum.map(|class| Some(class.confidence? * class.recovered as f64)).sum();
         row(
@@ -375,25 +392,25 @@ impl Report {
     fn configuration(&self) -> String {
         let Some(config) = &self.config else { return String::new() };
         format!(
-            "<details>\n<summary>All values that the run was made with</summary>\n<pre><code>{}</code></pre>\n\
+            "<details>\n<summary>All values of the configuration</summary>\n<pre><code>{}</code></pre>\n\
              </details>\n",
             escape(config)
         )
     }
 }
 
-/// A figure of the page, with a sentence below on how to read it.
+/// A figure of the page, with a note on how to read it.
 fn chart(id: &str, figure: &Figure, note: &str) -> String {
     let note = if note.is_empty() { String::new() } else { format!("<figcaption>{note}</figcaption>\n") };
     format!("<figure class=\"chart\">\n{}{note}</figure>\n", figure.to_element(id))
 }
 
-/// Content between two texts; nothing without content.
-fn within(before: &str, content: String, after: &str) -> String {
+/// Put content between two texts; empty content stays empty.
+fn wrap(before: &str, content: String, after: &str) -> String {
     if content.is_empty() { content } else { format!("{before}{content}{after}") }
 }
 
-/// A share in per cent with one decimal; a dash when it is not known.
+/// A share in percent with one decimal; a dash if it is not known.
 fn percent(share: Option<f64>) -> String {
     match share.filter(|share| share.is_finite()) {
         Some(share) => format!("{:.1}", 100.0 * share),

@@ -1,27 +1,27 @@
-//! What roles look like: the one place for colors, dashes and widths.
+//! The style of each role: colors, dashes and widths.
 
 use std::fmt::Write;
 
 use crate::figure::Role;
 
-/// How many series look different; further ones begin again.
-pub const N_SERIES: usize = 6;
+/// The number of different styles of series.
+pub(crate) const N_SERIES: usize = 6;
 
 /// The colors of a figure on light or on dark paper.
-pub struct Theme {
-    pub paper: [u8; 3],
-    pub text: [u8; 3],
-    /// Of ticks' labels and of legends.
-    pub muted: [u8; 3],
-    pub axis: [u8; 3],
-    pub grid: [u8; 3],
-    /// After Okabe and Ito's colors for every kind of color vision (2008), moved further apart: any two
-    /// differ also for those who lack one of the three kinds of cones, and each has a contrast of at least 3
-    /// to 1 with the paper.
-    pub series: [[u8; 3]; N_SERIES],
+pub(crate) struct Theme {
+    pub(crate) paper: [u8; 3],
+    pub(crate) text: [u8; 3],
+    /// Of tick labels and legends.
+    pub(crate) muted: [u8; 3],
+    pub(crate) axis: [u8; 3],
+    pub(crate) grid: [u8; 3],
+    /// Based on the palette of Okabe and Ito (2008) and moved further apart. Any two differ with every kind of
+    /// color blindness, and each has a contrast of at least 3 to 1 with the paper.
+    pub(crate) series: [[u8; 3]; N_SERIES],
 }
 
-pub const LIGHT: Theme = Theme {
+/// Colors on light paper.
+pub(crate) const LIGHT: Theme = Theme {
     paper: [0xff, 0xff, 0xff],
     text: [0x1d, 0x23, 0x2a],
     muted: [0x54, 0x5e, 0x6a],
@@ -37,7 +37,8 @@ pub const LIGHT: Theme = Theme {
     ],
 };
 
-pub const DARK: Theme = Theme {
+/// Colors on dark paper.
+pub(crate) const DARK: Theme = Theme {
     paper: [0x1b, 0x1f, 0x24],
     text: [0xe8, 0xea, 0xed],
     muted: [0xa9, 0xb2, 0xbc],
@@ -53,14 +54,14 @@ pub const DARK: Theme = Theme {
     ],
 };
 
-/// The share of an area's color in what is seen of it.
-pub const AREA_OPACITY: f64 = 0.16;
-/// The share of a rectangle's.
-pub const RECTANGLE_OPACITY: f64 = 0.72;
-pub const DOT_RADIUS: f64 = 3.0;
+/// The opacity of areas.
+pub(crate) const AREA_OPACITY: f64 = 0.16;
+/// The opacity of rectangles.
+pub(crate) const RECTANGLE_OPACITY: f64 = 0.72;
+pub(crate) const DOT_RADIUS: f64 = 3.0;
 
 impl Theme {
-    pub fn color(&self, role: Role) -> [u8; 3] {
+    pub(crate) fn color(&self, role: Role) -> [u8; 3] {
         match role {
             Role::Title => self.text,
             Role::Text => self.muted,
@@ -70,7 +71,7 @@ impl Theme {
         }
     }
 
-    /// Fill and stroke of every class of marks.
+    /// Write the CSS rules for fill and stroke of every class of marks.
     fn rules(&self, css: &mut String) {
         let mut rule = |class: &str, text: bool, role: Role| {
             let color = hex(self.color(role));
@@ -85,23 +86,22 @@ impl Theme {
         for role in
             [Role::Axis, Role::Reference, Role::Grid].into_iter().chain((0..N_SERIES).map(Role::Series))
         {
-            rule(&format!(".{}", class(role)), false, role);
+            rule(&format!(".{}", class_name(role)), false, role);
         }
         let _ = writeln!(css, "svg.figure .paper{{fill:{}}}", hex(self.paper));
     }
 }
 
 /// The width of a line.
-pub fn width(role: Role) -> f64 {
+pub(crate) fn line_width(role: Role) -> f64 {
     match role {
         Role::Series(_) => 2.0,
         _ => 1.0,
     }
 }
 
-/// Lengths of dashes and of the gaps after them; none for a whole line. With them, series are told apart on
-/// paper without colors too.
-pub fn dashes(role: Role) -> &'static [f64] {
+/// The lengths of dashes and gaps; empty for a solid line. They keep series distinguishable without color.
+pub(crate) fn dash_pattern(role: Role) -> &'static [f64] {
     const SERIES: [&[f64]; N_SERIES] =
         [&[], &[7.0, 3.0], &[2.0, 3.0], &[9.0, 3.0, 2.0, 3.0], &[12.0, 4.0], &[4.0, 4.0]];
     match role {
@@ -111,8 +111,8 @@ pub fn dashes(role: Role) -> &'static [f64] {
     }
 }
 
-/// The name of a role's class in a style sheet.
-pub fn class(role: Role) -> String {
+/// The CSS class of a role.
+pub(crate) fn class_name(role: Role) -> String {
     match role {
         Role::Title => "title".into(),
         Role::Text => "text".into(),
@@ -123,10 +123,10 @@ pub fn class(role: Role) -> String {
     }
 }
 
-pub const FONT: &str = "system-ui,-apple-system,'Segoe UI','Liberation Sans',Arial,sans-serif";
+const FONT: &str = "system-ui,-apple-system,'Segoe UI','Liberation Sans',Arial,sans-serif";
 
-/// The style sheet of all figures: colors are written out, as many viewers of SVG know no variables.
-pub fn style_sheet() -> String {
+/// The style sheet of all figures. It has no CSS variables, because many SVG viewers do not support them.
+pub(crate) fn style_sheet() -> String {
     let mut css = format!(
         "svg.figure text{{font-family:{FONT};font-size:12px}}\n\
          svg.figure text.title{{font-size:14px;font-weight:600}}\n\
@@ -135,9 +135,9 @@ pub fn style_sheet() -> String {
          svg.figure .rectangle{{fill-opacity:{RECTANGLE_OPACITY}}}\n"
     );
     for role in [Role::Reference].into_iter().chain((0..N_SERIES).map(Role::Series)) {
-        let dashes: Vec<String> = dashes(role).iter().map(f64::to_string).collect();
+        let dashes: Vec<String> = dash_pattern(role).iter().map(f64::to_string).collect();
         let dashes = if dashes.is_empty() { "none".into() } else { dashes.join(" ") };
-        let (class, width) = (class(role), width(role));
+        let (class, width) = (class_name(role), line_width(role));
         let _ = writeln!(css, "svg.figure .line.{class}{{stroke-width:{width};stroke-dasharray:{dashes}}}");
     }
     LIGHT.rules(&mut css);
@@ -147,7 +147,7 @@ pub fn style_sheet() -> String {
     css
 }
 
-pub fn hex([r, g, b]: [u8; 3]) -> String {
+pub(crate) fn hex([r, g, b]: [u8; 3]) -> String {
     format!("#{r:02x}{g:02x}{b:02x}")
 }
 
@@ -236,12 +236,12 @@ mod tests {
     fn each_series_has_a_color_and_dashes_of_its_own() {
         for a in 0..N_SERIES {
             for b in 0..a {
-                assert_ne!(dashes(Role::Series(a)), dashes(Role::Series(b)));
+                assert_ne!(dash_pattern(Role::Series(a)), dash_pattern(Role::Series(b)));
                 for theme in [LIGHT, DARK] {
                     assert_ne!(theme.series[a], theme.series[b]);
                 }
             }
         }
-        assert_eq!(class(Role::Series(N_SERIES)), class(Role::Series(0)));
+        assert_eq!(class_name(Role::Series(N_SERIES)), class_name(Role::Series(0)));
     }
 }

@@ -1,8 +1,8 @@
-//! The report is one sound page that loads nothing.
+//! The report is one well-formed page that loads nothing.
 
 use std::collections::HashSet;
 
-use lacuna_report::{Bin, ClassCompletion, Curves, Picture, Report, RunResult, Series, Stretch};
+use lacuna_report::{Bin, ClassCompletion, Curves, Picture, Report, RunResult, Series, TrainingStage};
 use proptest::prelude::*;
 
 const NASTY: &str = "<b>\"cat\" & 'dog'</b>\u{1}";
@@ -17,7 +17,7 @@ fn full(text: &str, value: f64) -> Report {
         detector: text.into(),
         iterations_done: 1500,
         iterations: 2000,
-        outcomes: vec![RunResult { model: text.into(), ap: Some(value), ap50: Some(0.5), ap75: None }],
+        results: vec![RunResult { model: text.into(), ap: Some(value), ap50: Some(0.5), ap75: None }],
         facts: vec![text.into()],
         curves: Curves {
             losses: series(),
@@ -28,8 +28,8 @@ fn full(text: &str, value: f64) -> Report {
             calibration_error: series(),
             threshold: series(),
         },
-        stretches: vec![
-            Stretch {
+        stages: vec![
+            TrainingStage {
                 name: text.into(),
                 iterations: (1, 100),
                 before: bins.clone(),

@@ -1,8 +1,8 @@
-//! A run on disk, to be taken up again as if it had never stopped.
+//! Checkpoints: the whole state of a run on disk, from which it resumes bit-identically.
 //!
-//! `checkpoints/last` is a model folder with all else that training changes beside the model. A new one is
-//! written whole, under another name, and synced before it takes the place of the last, which stays as
-//! `previous`. Every file's length and check sum are in `state.json`, written last, with one of its own.
+//! `checkpoints/last` is a model folder with everything else that training changes beside the model. A new one is
+//! written under another name and synced before it replaces the last, which stays as `previous`. Lengths and check sums
+//! of all files are in `state.json`, which is written last and has a check sum of its own.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,6 +13,7 @@ use burn::module::Module;
 use lacuna_boxes::Score;
 use lacuna_calib::{Calibrator, Outcome, Sample};
 use lacuna_data::batch::Position;
+use lacuna_models::Detector;
 use lacuna_models::weights::{Checkpoint, WeightsError, to_safetensors};
 use serde::{Deserialize, Serialize};
 
@@ -20,41 +21,56 @@ use crate::data::{Data, Fingerprint};
 use crate::learner::Learner;
 use crate::metrics::MetricsWindow;
 use crate::model::{self, ModelConfig, ModelError};
-use crate::warnings::Watch;
+use crate::optim::InPlace;
+use crate::warnings::RunWarnings;
 
 const STATE: &str = "state.json";
 const STUDENT: &str = "student.safetensors";
 const MOMENTUM: &str = "momentum.safetensors";
 
-/// What a run knows besides weights.
+/// The state of a run besides its learner.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Progress {
+pub(crate) struct Progress {
     /// What the run is trained on.
-    pub data: Fingerprint,
+    pub(crate) data: Fingerprint,
     /// Where the next batch is.
-    pub position: Position,
+    pub(crate) position: Position,
     /// The iteration of the last evaluation.
-    pub evaluated: u64,
+    pub(crate) evaluated: u64,
     /// The best AP so far.
-    pub best: Option<f64>,
-    pub since_line: MetricsWindow,
-    pub since_evaluation: MetricsWindow,
-    pub watch: Watch,
+    pub(crate) best: Option<f64>,
+    pub(crate) since_line: MetricsWindow,
+    pub(crate) since_evaluation: MetricsWindow,
+    pub(crate) warnings: RunWarnings,
 }
 
 impl Progress {
-    /// Of a run that begins.
-    pub fn of(data: &Data) -> Self {
+    /// Before the first iteration.
+    pub(crate) fn new(data: &Data) -> Self {
         Self { data: data.fingerprint(), ..Self::default() }
     }
 }
 
+/// Why a checkpoint could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
+    /// It could not be written; the one before is still there.
     #[error("cannot write the checkpoint {}: {source}", path.display())]
-    Write { path: PathBuf, source: io::Error },
+    Write {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// It is missing parts, or damaged.
     #[error("the checkpoint {} cannot be used: {why}", path.display())]
-    Unusable { path: PathBuf, why: String },
+    Unusable {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The learner that it is read into could not be made.
     #[error(transparent)]
     Model(#[from] ModelError),
 }
@@ -74,27 +90,28 @@ struct State {
     queue: Vec<Vec<(usize, f32, Outcome)>>,
     since_line: MetricsWindow,
     since_evaluation: MetricsWindow,
-    watch: Watch,
+    #[serde(rename = "watch")]
+    warnings: RunWarnings,
     /// Length and CRC-32 of the other files.
     files: BTreeMap<String, (u64, u32)>,
 }
 
 /// The checkpoints of a run.
 #[derive(Clone, Debug)]
-pub struct Checkpoints {
+pub(crate) struct Checkpoints {
     folder: PathBuf,
 }
 
 impl Checkpoints {
-    pub fn new(run: &Path) -> Self {
+    pub(crate) fn new(run: &Path) -> Self {
         Self { folder: run.join("checkpoints") }
     }
 
-    pub fn last(&self) -> PathBuf {
+    pub(crate) fn last(&self) -> PathBuf {
         self.folder.join("last")
     }
 
-    pub fn best(&self) -> PathBuf {
+    pub(crate) fn best(&self) -> PathBuf {
         self.folder.join("best")
     }
 
@@ -104,25 +121,20 @@ impl Checkpoints {
 
     /// The model for use: the teacher if there is one.
     fn model_files(learner: &Learner, config: &ModelConfig) -> Vec<(&'static str, Vec<u8>)> {
-        let plain;
-        let detector = match &learner.teacher {
-            Some(teacher) => &teacher.detector,
-            None => {
-                plain = learner.student.valid();
-                &plain
-            }
-        };
-        let calibrator = learner.calibrator().cloned();
-        model::files(detector, &ModelConfig { calibrator, ..config.clone() })
+        let config = ModelConfig { calibrator: learner.calibrator().cloned(), ..config.clone() };
+        match &learner.teacher {
+            Some(teacher) => model::files(teacher, &config),
+            None => model::files(&learner.student.valid(), &config),
+        }
     }
 
-    /// Keeps the model as the best so far.
-    pub fn write_best(&self, learner: &Learner, config: &ModelConfig) -> Result<(), CheckpointError> {
+    /// Writes the model as the best so far.
+    pub(crate) fn write_best(&self, learner: &Learner, config: &ModelConfig) -> Result<(), CheckpointError> {
         self.replace(&self.best(), &Self::model_files(learner, config), false)
     }
 
-    /// Keeps everything.
-    pub fn write_last(
+    /// Writes the whole state; the checkpoint before it becomes `previous`.
+    pub(crate) fn write_last(
         &self,
         learner: &Learner,
         config: &ModelConfig,
@@ -139,7 +151,7 @@ impl Checkpoints {
     }
 
     /// Writes a folder under another name, syncs it, and puts it in the place of `path`.
-    fn replace(&self, path: &Path, files: &[(&str, Vec<u8>)], keep: bool) -> Result<(), CheckpointError> {
+    fn replace(&self, path: &Path, files: &[(&str, Vec<u8>)], keep_old: bool) -> Result<(), CheckpointError> {
         let new = self.folder.join(".new");
         let write = || -> io::Result<()> {
             remove(&new)?;
@@ -150,13 +162,13 @@ impl Checkpoints {
                 file.sync_all()?;
             }
             sync_folder(&new)?;
-            let aside = if keep { self.previous() } else { self.folder.join(".old") };
+            let aside = if keep_old { self.previous() } else { self.folder.join(".old") };
             remove(&aside)?;
             if path.exists() {
                 fs::rename(path, &aside)?;
             }
             fs::rename(&new, path)?;
-            if !keep {
+            if !keep_old {
                 remove(&aside)?;
             }
             sync_folder(&self.folder)
@@ -167,9 +179,9 @@ impl Checkpoints {
         })
     }
 
-    /// Takes the run up again: `learner` as it was when it was last kept, or the time before that if the
-    /// last cannot be used. `None` when nothing was kept yet. `warn` is told what could not be used.
-    pub fn read(
+    /// Reads the last checkpoint, or the previous one if the last cannot be used; `None` if there is none yet.
+    /// `learner` makes a learner to read into; `warn` gets the reasons why a checkpoint cannot be used.
+    pub(crate) fn read(
         &self,
         learner: impl Fn() -> Result<Learner, ModelError>,
         warn: &mut dyn FnMut(String),
@@ -187,7 +199,7 @@ impl Checkpoints {
             match read(&path, learner()?) {
                 Ok(read) => {
                     if path != self.last() {
-                        // So that the one that can be used does not make room for the next.
+                        // The usable one becomes the last, so that the next write keeps it as `previous`.
                         let restore = || -> io::Result<()> {
                             if self.last().exists() {
                                 let damaged = self.folder.join("damaged");
@@ -216,7 +228,7 @@ impl Checkpoints {
 fn read(folder: &Path, learner: Learner) -> Result<(Learner, Progress), CheckpointError> {
     let unusable = |why: String| CheckpointError::Unusable { path: folder.to_owned(), why };
     let bytes = fs::read(folder.join(STATE)).map_err(|error| unusable(format!("{STATE}: {error}")))?;
-    let state = State::of_bytes(&bytes).map_err(|error| unusable(format!("{STATE}: {error}")))?;
+    let state = State::from_bytes(&bytes).map_err(|error| unusable(format!("{STATE}: {error}")))?;
     for (name, (length, sum)) in &state.files {
         let bytes = fs::read(folder.join(name)).map_err(|error| unusable(format!("{name}: {error}")))?;
         if bytes.len() as u64 != *length {
@@ -226,39 +238,37 @@ fn read(folder: &Path, learner: Learner) -> Result<(Learner, Progress), Checkpoi
             return Err(unusable(format!("{name} was damaged: its check sum is another")));
         }
     }
-    let weights = |name: &str, of| -> Result<_, WeightsError> {
-        Checkpoint::read(&folder.join(name))?.into_weights_of(of)
+    let weights = |name: &str, module: Detector| -> Result<Detector, CheckpointError> {
+        let checkpoint = Checkpoint::read(&folder.join(name));
+        let module = checkpoint.and_then(|checkpoint| checkpoint.into_weights_of(module));
+        module.map_err(|error: WeightsError| unusable(error.to_string()))
     };
-    let wrong = |error: WeightsError| unusable(error.to_string());
-    let Learner { student, teacher, mut optimizer, .. } = learner;
-    let (student, teacher) = match teacher {
-        Some(mut teacher) => {
-            teacher.detector = weights(model::WEIGHTS, teacher.detector).map_err(wrong)?;
-            if let Some(calibration) = &mut teacher.calibration {
-                calibration.calibrator = state.calibrator;
-                for image in &state.queue {
-                    let observed = |&(class, score, outcome)| Sample { class, score: Score(score), outcome };
-                    calibration.queue.push(image.iter().map(observed).collect());
-                }
-            }
-            (weights(STUDENT, student).map_err(wrong)?, Some(teacher))
+    let Learner { student, teacher, mut calibration, mut optimizer, .. } = learner;
+    let student_file = if teacher.is_some() { STUDENT } else { model::WEIGHTS };
+    let teacher = teacher.map(|teacher| weights(model::WEIGHTS, teacher.into_inner())).transpose()?;
+    let student = weights(student_file, student.into_inner())?;
+    optimizer.set_velocities(&student, &weights(MOMENTUM, student.valid())?);
+    if let Some(calibration) = &mut calibration {
+        calibration.calibrator = state.calibrator;
+        for image in &state.queue {
+            let sample = |&(class, score, outcome)| Sample { class, score: Score(score), outcome };
+            calibration.queue.push(image.iter().map(sample).collect());
         }
-        None => (weights(model::WEIGHTS, student).map_err(wrong)?, None),
-    };
-    optimizer.set_velocities(&student, &weights(MOMENTUM, student.valid()).map_err(wrong)?);
-    let State { data, iteration, epoch, batch, evaluated, best, since_line, since_evaluation, watch, .. } =
-        state;
+    }
+    let State {
+        data, iteration, epoch, batch, evaluated, best, since_line, since_evaluation, warnings, ..
+    } = state;
     let position = Position { epoch, batch };
-    let progress = Progress { data, position, evaluated, best, since_line, since_evaluation, watch };
-    Ok((Learner { student, teacher, optimizer, iteration }, progress))
+    let progress = Progress { data, position, evaluated, best, since_line, since_evaluation, warnings };
+    let (student, teacher) = (InPlace::new(student), teacher.map(InPlace::new));
+    Ok((Learner { student, teacher, calibration, optimizer, iteration }, progress))
 }
 
 impl State {
     fn new(learner: &Learner, progress: &Progress, files: &[(&str, Vec<u8>)]) -> Self {
-        let calibration = learner.teacher.as_ref().and_then(|teacher| teacher.calibration.as_ref());
-        let queue = calibration.into_iter().flat_map(|calibration| calibration.queue.images());
-        let of_image = |image: &[Sample]| image.iter().map(|o| (o.class, o.score.0, o.outcome)).collect();
-        let Progress { data, position, evaluated, best, since_line, since_evaluation, watch } =
+        let queue = learner.calibration.iter().flat_map(|calibration| calibration.queue.images());
+        let sample = |sample: &Sample| (sample.class, sample.score.0, sample.outcome);
+        let Progress { data, position, evaluated, best, since_line, since_evaluation, warnings } =
             progress.clone();
         Self {
             data,
@@ -268,26 +278,24 @@ impl State {
             evaluated,
             best,
             calibrator: learner.calibrator().cloned(),
-            queue: queue.map(of_image).collect(),
+            queue: queue.map(|image| image.iter().map(sample).collect()).collect(),
             since_line,
             since_evaluation,
-            watch,
+            warnings,
             files: files
                 .iter()
                 .map(|(name, bytes)| ((*name).to_owned(), (bytes.len() as u64, crc32fast::hash(bytes))))
                 .collect(),
         }
     }
-}
 
-impl State {
     /// A line of JSON, and a line with its check sum.
     fn to_bytes(&self) -> Vec<u8> {
         let state = serde_json::to_string(self).expect("a state can be written as JSON");
         format!("{state}\n{:08x}\n", crc32fast::hash(state.as_bytes())).into_bytes()
     }
 
-    fn of_bytes(bytes: &[u8]) -> Result<Self, String> {
+    fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
         let (state, sum) = text.split_once('\n').ok_or("it is not whole")?;
         if sum.trim_end() != format!("{:08x}", crc32fast::hash(state.as_bytes())) {

@@ -1,4 +1,4 @@
-//! The data of a run.
+//! The data of a run: what it is trained on, tested on, and what was hidden.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -12,28 +12,36 @@ use serde::{Deserialize, Serialize};
 use crate::config::{DataConfig, PartConfig};
 use crate::model::ModelCategory;
 
+/// The data of a run.
 pub struct Data {
-    pub train: Part,
-    pub test: Option<Part>,
-    /// The annotations that a simulated split took away, by image id, with the classes of `train`.
+    /// What is trained on.
+    pub train: DataPart,
+    /// What is evaluated on, if anything.
+    pub test: Option<DataPart>,
+    /// The annotations that `sparsify` hid, by image id, with the classes of `train`.
     pub hidden: Option<HashMap<u64, Vec<Object>>>,
 }
 
 /// A data set and the folder of its images.
-pub struct Part {
+pub struct DataPart {
+    /// Images and annotations, restricted to the classes of the run.
     pub dataset: Arc<Dataset>,
+    /// Where the images' file names start from.
     pub folder: PathBuf,
+    /// The split as it was read.
     pub split: Split,
 }
 
 impl Data {
+    /// Reads everything that the configuration names.
+    ///
     /// # Errors
     /// What is wrong with a file; [`NotHidden`](lacuna_data::Error::NotHidden) or
     /// [`UnknownClass`](lacuna_data::Error::UnknownClass) when what was hidden is not of
     /// the images or classes that are trained.
     pub fn read(config: &DataConfig) -> lacuna_data::Result<Self> {
-        let train = Part::read(&config.train, config)?.expect("the configuration says where it is");
-        let test = Part::read(&config.test, config)?;
+        let train = DataPart::read(&config.train, config)?.expect("the configuration says where it is");
+        let test = DataPart::read(&config.test, config)?;
         let hidden = match &config.hidden {
             Some(path) => {
                 let hidden = read_hidden(path, &train.dataset, !config.classes.is_empty())?;
@@ -57,7 +65,7 @@ impl Data {
         }
     }
 
-    /// Which part of the data is not that of a run with this fingerprint.
+    /// Which part of the data differs from that of a run with this fingerprint.
     pub(crate) fn difference(&self, begun: &Fingerprint) -> Option<&'static str> {
         let Fingerprint { train, test, hidden } = self.fingerprint();
         let parts = [
@@ -68,6 +76,7 @@ impl Data {
         parts.into_iter().find(|(same, _)| !same).map(|(_, what)| what)
     }
 
+    /// The classes of `train`, in the order of the detector's.
     pub fn categories(&self) -> Vec<ModelCategory> {
         let of_category =
             |category: &Category| ModelCategory { id: category.id, name: category.name.clone() };
@@ -75,7 +84,7 @@ impl Data {
     }
 }
 
-impl Part {
+impl DataPart {
     fn read(part: &PartConfig, config: &DataConfig) -> lacuna_data::Result<Option<Self>> {
         let Some(path) = &part.path else { return Ok(None) };
         let options = ReadOptions { images: part.images.as_deref(), on_bad_image: config.on_bad_image };
@@ -88,9 +97,9 @@ impl Part {
     }
 }
 
-/// What tells the data of one run from that of another: check sums of what is trained, tested and hidden.
+/// Check sums of what is trained, tested and hidden, to tell the data of one run from that of another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fingerprint {
+pub(crate) struct Fingerprint {
     train: u32,
     test: Option<u32>,
     hidden: Option<u32>,

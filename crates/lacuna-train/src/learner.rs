@@ -1,173 +1,123 @@
-//! What training changes, and what it tells of each iteration.
+//! The learner: everything that training changes.
 
 use burn::module::Module;
-use lacuna_boxes::{Detection, Score};
-use lacuna_calib::{
-    CalibrationQueue, Calibrator, CalibratorKind, Confidence, NoFit, Outcome, Proximity, Sample,
-};
+use lacuna_calib::Calibrator;
 use lacuna_models::{Detector, Losses, Term, ops};
 
-use crate::config::{Calibrated, Method, RunConfig};
-use crate::phases::{Phase, Stopwatch};
-use crate::{Optimizer, update_teacher};
-use lacuna_gaps::JudgedImage;
+use crate::config::RunConfig;
+use crate::methods::calibrated::Calibration;
+use crate::optim::{InPlace, NormStatistics, Optimizer, update_teacher};
+use crate::phases::Phase;
+use crate::step::{NotFinite, Step, StepContext};
 
-/// All that training changes.
-pub struct Learner {
-    /// On a tracked device.
-    pub student: Detector,
-    pub teacher: Option<Teacher>,
-    pub optimizer: Optimizer,
+/// Everything that training changes.
+pub(crate) struct Learner {
+    /// On a device that tracks gradients.
+    pub(crate) student: InPlace<Detector>,
+    /// The EMA of the student, on a plain device, for a method that has one.
+    pub(crate) teacher: Option<InPlace<Detector>>,
+    /// The calibrator of the teacher's scores, for a method that has one.
+    pub(crate) calibration: Option<Calibration>,
+    pub(crate) optimizer: Optimizer,
     /// How many iterations are done.
-    pub iteration: u64,
-}
-
-/// The average of the students so far, and what is known about its scores.
-pub struct Teacher {
-    /// On a plain device.
-    pub detector: Detector,
-    pub calibration: Option<Calibration>,
-}
-
-pub struct Calibration {
-    /// `None` until the first successful fit.
-    pub calibrator: Option<Calibrator>,
-    pub queue: CalibrationQueue,
-}
-
-/// Which candidates become pseudo labels.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Threshold {
-    Score(Score),
-    Confidence(Confidence, Calibrator),
-}
-
-impl Threshold {
-    pub(crate) fn is_below(&self, candidate: &Detection) -> bool {
-        match self {
-            Self::Score(min) => candidate.score > *min,
-            Self::Confidence(min, calibrator) => {
-                calibrator.confidence(candidate.class, candidate.score, Proximity::Away) > *min
-            }
-        }
-    }
-
-    /// The raw score that it corresponds to, for all classes together.
-    pub fn as_score(&self) -> Option<Score> {
-        match self {
-            Self::Score(min) => Some(*min),
-            Self::Confidence(min, calibrator) => calibrator.pooled().score_of(*min, Proximity::Away),
-        }
-    }
-}
-
-/// What an iteration did.
-#[derive(Debug, Default)]
-pub struct Step {
-    pub losses: Vec<(Term, f32)>,
-    pub images: usize,
-    /// The detections that pseudo labels are made from, of each image.
-    pub found: Vec<Vec<Detection>>,
-    /// Of each image, by a method that compares detections with annotations.
-    pub splits: Vec<JudgedImage>,
-    /// Away from all annotations of their class.
-    pub pseudo_labels: Vec<Vec<Detection>>,
-    /// What the candidates had to be above; `None` when none was let through.
-    pub threshold: Option<Threshold>,
-    /// The calibrator that there was, be it used or not.
-    pub calibrator: Option<Calibrator>,
-    /// What came of fitting the calibrator, if it was time.
-    pub refit: Option<Refit>,
-}
-
-/// What came of a fit of the calibrator, and how many detections it was fitted to.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Refit {
-    pub fit: Result<(), NoFit>,
-    pub detections: usize,
-}
-
-/// An iteration from which there is no way on.
-#[derive(Debug)]
-pub struct NotFinite {
-    /// The loss or its gradient.
-    pub what: &'static str,
-    pub losses: Vec<(Term, f32)>,
+    pub(crate) iteration: u64,
 }
 
 impl Learner {
-    /// A student that has not learned anything yet, and a teacher that is its image.
-    pub fn new(student: Detector, config: &RunConfig) -> Self {
-        let teacher = config.method.has_teacher().then(|| Teacher {
-            detector: student.valid(),
-            calibration: match &config.method {
-                Method::Calibrated(method) => {
-                    Some(Calibration { calibrator: None, queue: CalibrationQueue::new(method.window_images) })
-                }
-                _ => None,
-            },
-        });
-        Self { student, teacher, optimizer: Optimizer::new(config.train.gradient_norm_max), iteration: 0 }
+    /// A learner before its first iteration; the teacher is a copy of the student.
+    pub(crate) fn new(student: Detector, config: &RunConfig) -> Self {
+        let method = config.method.as_dyn();
+        Self {
+            teacher: method.has_teacher().then(|| InPlace::new(student.valid())),
+            student: InPlace::new(student),
+            calibration: method.calibration(),
+            optimizer: Optimizer::new(config.train.gradient_norm_max),
+            iteration: 0,
+        }
     }
 
-    /// The calibrator as it is now, if there is one.
-    pub(crate) fn calibrator(&self) -> Option<&Calibrator> {
-        self.teacher.as_ref()?.calibration.as_ref()?.calibrator.as_ref()
+    /// One iteration of the method. After an error the learner is as it was before.
+    pub(crate) fn step(&mut self, mut context: StepContext) -> Result<Step, NotFinite> {
+        let statistics = NormStatistics::save(&*self.student);
+        let step = context.config.method.as_dyn().step(self, &mut context);
+        if step.is_err() {
+            // A forward pass changes the statistics of batch norm.
+            self.student.update(|student| (statistics.restore(student), ()));
+        }
+        step
     }
 
-    /// The student steps down its loss, and the teacher follows with the method's momentum. The terms of the loss; when
-    /// it or its gradient is not finite, no weight has changed.
+    /// Backward pass, SGD step of the student, EMA step of the teacher. Returns the terms of the loss. If the loss or
+    /// its gradient is not finite, no weight changes.
     pub(crate) fn descend(
-        self,
-        config: &RunConfig,
+        &mut self,
         losses: Losses,
-        watch: &mut Stopwatch,
-    ) -> (Self, Result<Vec<(Term, f32)>, NotFinite>) {
+        context: &mut StepContext,
+    ) -> Result<Vec<(Term, f32)>, NotFinite> {
+        let StepContext { config, stopwatch, .. } = context;
         let terms: Vec<(Term, f32)> =
             losses.0.iter().map(|(term, loss)| (*term, ops::values(loss.clone())[0])).collect();
         if terms.iter().any(|(_, loss)| !loss.is_finite()) {
-            return (self, Err(NotFinite { what: "loss", losses: terms }));
+            return Err(NotFinite { what: "loss", losses: terms });
         }
-        let gradients = watch.time(Phase::Backward, || losses.total().backward());
+        let gradients = stopwatch.time(Phase::Backward, || losses.total().backward());
+        // Its graph holds the parameters, which SGD changes in their memory.
         drop(losses);
 
-        let Self { student, teacher, mut optimizer, iteration } = self;
-        let sgd = config.train.sgd(iteration);
-        let (student, stepped) = watch.time(Phase::Sgd, || optimizer.step(student, gradients, sgd));
-        if !stepped {
-            let unchanged = Self { student, teacher, optimizer, iteration };
-            return (unchanged, Err(NotFinite { what: "gradient", losses: terms }));
+        let sgd = config.train.sgd(self.iteration);
+        let Self { student, teacher, optimizer, .. } = self;
+        let is_finite =
+            stopwatch.time(Phase::Sgd, || student.update(|student| optimizer.step(student, gradients, sgd)));
+        if !is_finite {
+            return Err(NotFinite { what: "gradient", losses: terms });
         }
-        let momentum = config.method.momentum(iteration);
-        let teacher = watch.time(Phase::Ema, || {
-            teacher.map(|Teacher { detector, calibration }| Teacher {
-                detector: update_teacher(detector, &student, momentum),
-                calibration,
-            })
-        });
-        (Self { student, teacher, optimizer, iteration: iteration + 1 }, Ok(terms))
+        let momentum = config.method.as_dyn().ema_momentum(self.iteration);
+        if let (Some(teacher), Some(momentum)) = (teacher, momentum) {
+            stopwatch.time(Phase::Ema, || {
+                teacher.update(|teacher| (update_teacher(teacher, &**student, momentum), ()));
+            });
+        }
+        self.iteration += 1;
+        Ok(terms)
+    }
+
+    /// The teacher of a method that has one.
+    pub(crate) fn teacher(&self) -> &Detector {
+        self.teacher.as_deref().expect("the method has a teacher")
+    }
+
+    /// The calibrator as it is now; `None` before the first fit.
+    pub(crate) fn calibrator(&self) -> Option<&Calibrator> {
+        self.calibration.as_ref()?.calibrator.as_ref()
     }
 }
 
-impl Calibration {
-    /// The detections of one more image: all of them for a calibrator that looks at all, else the judged.
-    pub(crate) fn remember(&mut self, method: &Calibrated, split: &JudgedImage) {
-        let of_use = |sample: &&Sample| {
-            method.calibrator.kind == CalibratorKind::Completeness || sample.outcome != Outcome::Candidate
-        };
-        self.queue.push(split.samples.iter().filter(of_use).copied().collect());
-    }
+#[cfg(test)]
+mod tests {
+    use lacuna_models::weights::to_safetensors;
 
-    /// Fits the calibrator to the queue if it is time. The old one stays when nothing can be fitted, or only
-    /// one with confidences that fall as the score grows.
-    pub(crate) fn refit(&mut self, method: &Calibrated, iteration: u64) -> Option<Refit> {
-        let Calibrated { refit_every, calibrator, .. } = method;
-        if !iteration.is_multiple_of(*refit_every) {
-            return None;
-        }
-        let observed: Vec<Sample> = self.queue.observed().collect();
-        let fit = Calibrator::fit(calibrator.kind, calibrator.per_class, &observed);
-        let fit = fit.map(|fit| self.calibrator = Some(fit));
-        Some(Refit { fit, detections: observed.len() })
+    use super::*;
+    use crate::methods::testing::{batch, learner_with, step_on};
+
+    #[test]
+    fn a_step_that_is_not_finite_changes_nothing() {
+        let method = "name = \"fixed\"\n[method.teacher]\nmomentum_max = 0.5";
+        let (mut learner, config) = learner_with(method, &["detector.backbone.norm=batch".to_owned()]);
+        step_on(&mut learner, &config, batch()).expect("a finite loss");
+
+        let weights = |learner: &Learner| {
+            let velocities = learner.optimizer.velocities_of(learner.student.valid());
+            [&learner.student.valid(), learner.teacher(), &velocities].map(to_safetensors)
+        };
+        let before = weights(&learner);
+        let mut broken = batch();
+        broken.views[1].pixels[0] = f32::NAN;
+        step_on(&mut learner, &config, broken).expect_err("an image with NaN");
+        assert!(weights(&learner) == before, "weights, statistics or momentum have changed");
+        assert_eq!(learner.iteration, 1);
+
+        // The same step can still be taken.
+        step_on(&mut learner, &config, batch()).expect("a finite loss");
+        assert!(weights(&learner) != before);
     }
 }

@@ -1,19 +1,23 @@
-//! Training of detectors on sparsely annotated data, and the models that come of it.
+//! Training of detectors on sparsely annotated data.
+//!
+//! [`run::train`] trains a detector as a [`config::RunConfig`] says and leaves a [`model::Model`]. The methods are in
+//! [`methods`]; the paper's algorithm is `methods/teacher_student.rs`.
 
 mod checkpoint;
 pub mod config;
 pub mod data;
 pub mod evaluate;
 mod focal_iou;
-pub mod learner;
+mod learner;
 pub mod methods;
 pub mod metrics;
 pub mod model;
 mod optim;
 pub mod phases;
-pub mod runner;
+pub mod run;
 mod schedule;
+mod step;
 mod warnings;
 
 pub use checkpoint::CheckpointError;
-pub use optim::{NormStatistics, Optimizer, update_teacher};
+pub use optim::{Optimizer, update_teacher};

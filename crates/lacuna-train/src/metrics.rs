@@ -1,34 +1,39 @@
-//! What a run tells about itself: sums over some iterations, and the lines of `metrics.jsonl` and
-//! `results.csv` that they become.
+//! Metrics of a run: sums over iterations, and the lines of `metrics.jsonl` and `results.csv` made of them.
 
 use lacuna_calib::{Calibrator, Proximity, Reliability};
 use lacuna_data::Object;
 use lacuna_data::number::shortest;
-use lacuna_eval::{AveragePrecision, Recovery, recovered};
+use lacuna_eval::{AveragePrecision, Recovery, recovery};
 use lacuna_gaps::JudgedImage;
 use lacuna_models::Term;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::learner::{Step, Threshold};
+use crate::methods::Threshold;
+use crate::step::Step;
 
-/// A pseudo label has found a hidden annotation of its class at this IoU.
+/// At this IoU a pseudo label has found a hidden annotation of its class.
 pub const FOUND_IOU_MIN: f32 = 0.5;
 
-/// Sums over the iterations since the last line.
+/// Sums over some iterations.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MetricsWindow {
+    /// Iterations summed over.
     pub iterations: u64,
+    /// Images of their batches.
     pub images: u64,
     /// In the order of [`TERMS`]; a detector has some of them.
     #[serde(deserialize_with = "padded")]
     losses: [Option<f64>; TERMS.len()],
+    /// Annotations of these images.
     pub annotations: u64,
+    /// Detections that pseudo labels are chosen from.
     pub detections: u64,
-    /// Of a method that has some.
+    /// Those away from all annotations, for a method that judges detections.
     pub candidates: Option<u64>,
+    /// Candidates that became pseudo labels.
     pub pseudo_labels: u64,
-    /// How many of the teacher's detections have a score of at least i/20 and less than (i + 1)/20.
+    /// How many detections have a score of at least i/20 and less than (i + 1)/20.
     scores: [u64; SCORE_BINS],
     raw: Reliability,
     calibrated: Reliability,
@@ -37,7 +42,7 @@ pub struct MetricsWindow {
 
 const SCORE_BINS: usize = 20;
 
-/// The names of a loss's terms.
+/// The terms of losses and their names.
 const TERMS: [(Term, &str); 6] = [
     (Term::Classification, "classification"),
     (Term::Regression, "regression"),
@@ -47,7 +52,7 @@ const TERMS: [(Term, &str); 6] = [
     (Term::Consistency, "consistency"),
 ];
 
-/// The sums of a run that was begun when there were fewer terms: the new ones are at the end.
+/// Reads the sums of a checkpoint that was written when there were fewer terms: new ones are at the end.
 fn padded<'de, D: Deserializer<'de>>(source: D) -> Result<[Option<f64>; TERMS.len()], D::Error> {
     let read = Vec::<Option<f64>>::deserialize(source)?;
     let mut losses = [None; TERMS.len()];
@@ -63,8 +68,8 @@ pub(crate) fn term_name(term: Term) -> &'static str {
 }
 
 impl MetricsWindow {
-    /// `hidden` are the annotations that a simulated split took away, of each image of the batch.
-    pub fn add(&mut self, step: &Step, annotations: usize, hidden: Option<&[Vec<Object>]>) {
+    /// Adds a step. `annotations` is how many its batch has; `hidden` are the hidden annotations of each image.
+    pub(crate) fn add(&mut self, step: &Step, annotations: usize, hidden: Option<&[Vec<Object>]>) {
         self.iterations += 1;
         self.images += step.images as u64;
         for (sum, (term, _)) in self.losses.iter_mut().zip(TERMS) {
@@ -73,15 +78,15 @@ impl MetricsWindow {
             }
         }
         self.annotations += annotations as u64;
-        for found in step.found.iter().flatten() {
+        for detection in step.detections.iter().flatten() {
             self.detections += 1;
-            self.scores[((found.score.0 * SCORE_BINS as f32) as usize).min(SCORE_BINS - 1)] += 1;
+            self.scores[((detection.score.0 * SCORE_BINS as f32) as usize).min(SCORE_BINS - 1)] += 1;
         }
-        for split in &step.splits {
-            *self.candidates.get_or_insert(0) += split.candidates.len() as u64;
+        for image in &step.judged {
+            *self.candidates.get_or_insert(0) += image.candidates.len() as u64;
         }
         self.pseudo_labels += step.pseudo_labels.iter().map(|labels| labels.len() as u64).sum::<u64>();
-        for (class, judged) in step.splits.iter().flat_map(JudgedImage::judged) {
+        for (class, judged) in step.judged.iter().flat_map(JudgedImage::judged) {
             self.raw.add(judged.score.0, judged.right);
             if let Some(calibrator) = &step.calibrator {
                 let confidence = calibrator.confidence(class, judged.score, Proximity::Near);
@@ -89,7 +94,7 @@ impl MetricsWindow {
             }
         }
         for (labels, hidden) in step.pseudo_labels.iter().zip(hidden.into_iter().flatten()) {
-            self.recovered = self.recovered + recovered(labels, hidden, FOUND_IOU_MIN);
+            self.recovered = self.recovered + recovery(labels, hidden, FOUND_IOU_MIN);
         }
     }
 
@@ -99,37 +104,47 @@ impl MetricsWindow {
         TERMS.iter().zip(self.losses).filter_map(move |((_, name), sum)| Some((*name, mean(sum?))))
     }
 
+    /// The mean loss of an iteration.
     pub fn loss(&self) -> f64 {
         self.losses.iter().flatten().sum::<f64>() / self.iterations.max(1) as f64
     }
 
-    /// Of judged detections, by their raw scores and, once there was a calibrator, by their confidences.
+    /// The reliability of judged detections: of their raw scores and, once there was a calibrator, of their confidences.
     pub fn judged(&self) -> (&Reliability, &Reliability) {
         (&self.raw, &self.calibrated)
     }
 
+    /// A count divided by the number of images.
     pub fn per_image(&self, count: u64) -> f64 {
         count as f64 / self.images.max(1) as f64
     }
 }
 
-/// One line about a stretch of a run, with the evaluation at its end if there was one.
+/// The numbers of one line: of some iterations, and of the evaluation at their end if there was one.
 #[derive(Clone, Debug)]
 pub struct Record {
+    /// The last iteration.
     pub iteration: u64,
+    /// Epochs done.
     pub epoch: f64,
+    /// The learning rate of the last iteration.
     pub lr: f32,
-    /// Whether there may be pseudo labels.
-    pub taught: bool,
+    /// Whether the method has pseudo labels.
+    pub has_pseudo_labels: bool,
+    /// Sums over the iterations.
     pub window: MetricsWindow,
+    /// The calibrator after the last iteration.
     pub calibrator: Option<Calibrator>,
+    /// What pseudo labels of the next iteration must be above.
     pub threshold: Option<Threshold>,
+    /// Average precision of the student, if it was evaluated.
     pub student: Option<AveragePrecision>,
+    /// Average precision of the teacher, if it was evaluated.
     pub teacher: Option<AveragePrecision>,
 }
 
 impl Record {
-    /// Every number by its name; what there is none of is empty in a file.
+    /// Every number by its name; `None` is `null` or an empty cell.
     fn fields(&self) -> Vec<(String, Option<f64>)> {
         let window = &self.window;
         let mut fields = vec![
@@ -159,7 +174,7 @@ impl Record {
         let as_score = self.threshold.as_ref().and_then(Threshold::as_score);
         add("threshold_score", as_score.map(|score| shortest(score.0)));
         add("pseudo_precision", window.recovered.precision());
-        add("pseudo_recall", window.recovered.recall().filter(|_| self.taught));
+        add("pseudo_recall", window.recovered.recall().filter(|_| self.has_pseudo_labels));
         for (who, ap) in [("student", &self.student), ("teacher", &self.teacher)] {
             add(&format!("{who}_ap"), ap.as_ref().and_then(|ap| ap.ap));
             add(&format!("{who}_ap50"), ap.as_ref().and_then(|ap| ap.ap50));
@@ -169,14 +184,14 @@ impl Record {
     }
 
     /// A line of `metrics.jsonl`.
-    pub fn json(&self, event: &str) -> String {
+    pub(crate) fn json(&self, event: &str) -> String {
         let numbers = self.fields().into_iter().map(|(name, value)| {
             let value = value.filter(|value| value.is_finite());
             format!(",\"{name}\":{}", value.map_or("null".to_owned(), number))
         });
         let mut line = format!("{{\"event\":\"{event}\"{}", numbers.collect::<String>());
         let MetricsWindow { scores, raw, calibrated, .. } = &self.window;
-        if self.taught {
+        if self.has_pseudo_labels {
             let scores: Vec<String> = scores.iter().map(u64::to_string).collect();
             line += &format!(",\"scores\":[{}]", scores.join(","));
             for (name, reliability) in [("raw", raw), ("calibrated", calibrated)] {
@@ -187,12 +202,12 @@ impl Record {
     }
 
     /// The heading of `results.csv`.
-    pub fn csv_heading() -> String {
+    pub(crate) fn csv_heading() -> String {
         let empty = Self {
             iteration: 0,
             epoch: 0.0,
             lr: 0.0,
-            taught: false,
+            has_pseudo_labels: false,
             window: MetricsWindow::default(),
             calibrator: None,
             threshold: None,
@@ -203,7 +218,7 @@ impl Record {
     }
 
     /// A row of `results.csv`.
-    pub fn csv(&self) -> String {
+    pub(crate) fn csv(&self) -> String {
         let cells = self.fields().into_iter().map(|(_, value)| value.map_or(String::new(), number));
         cells.collect::<Vec<_>>().join(",")
     }

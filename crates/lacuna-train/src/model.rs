@@ -1,5 +1,5 @@
-//! A model on disk: a folder with `model.toml` (its shape, what it is shown, its categories) and
-//! `model.safetensors` (its weights, with torchvision's names).
+//! A model on disk: a folder with `model.toml` (the detector's shape, its input, its categories) and
+//! `model.safetensors` (the weights, with torchvision's names).
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use burn::tensor::{Device, TensorData};
 use lacuna_boxes::{Affine, Detection};
 use lacuna_calib::Calibrator;
 use lacuna_data::augment::{RecolorRange, Resize, Resizer, bilinear};
-use lacuna_data::batch::{Normalize, SIZE_DIVISOR};
+use lacuna_data::batch::{Normalization, SIZE_DIVISOR};
 use lacuna_data::decode::RgbImage;
 use lacuna_data::output::{IfExists, NewFolder};
 use lacuna_models::weights::{Checkpoint, WeightsError, to_safetensors};
@@ -20,38 +20,41 @@ use serde::{Deserialize, Serialize};
 const CONFIG: &str = "model.toml";
 pub(crate) const WEIGHTS: &str = "model.safetensors";
 
+/// Why a model cannot be read or used.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
+    /// The folder does not hold a model.
     #[error("{path} is not a model: {why}")]
-    NotAModel { path: PathBuf, why: String },
+    NotAModel {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Its classes are not those of the data that it is to be trained on.
     #[error("the classes of {path} are {}, those of the data {}", model.join(", "), data.join(", "))]
-    OtherClasses { path: PathBuf, model: Vec<String>, data: Vec<String> },
+    OtherClasses {
+        /// The folder of the model.
+        path: PathBuf,
+        /// The model's classes.
+        model: Vec<String>,
+        /// The data's classes.
+        data: Vec<String>,
+    },
+    /// Its weights are wrong.
     #[error(transparent)]
     Weights(#[from] WeightsError),
-}
-
-impl ModelError {
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::NotAModel { .. } => {
-                Some("a model is a folder that `lacuna import` or `lacuna train` made".to_owned())
-            }
-            Self::OtherClasses { .. } => Some(
-                "`start.model` needs the same classes in the same order; `start.backbone` needs none"
-                    .to_owned(),
-            ),
-            Self::Weights(error) => error.hint(),
-        }
-    }
 }
 
 /// What `model.toml` says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
+    /// The shape of the detector.
     pub detector: DetectorConfig,
+    /// How an image becomes its input.
     pub input: InputConfig,
-    /// What makes confidences of its scores, if it was trained with one.
+    /// Turns its scores into confidences, if it was trained with one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibrator: Option<Calibrator>,
     /// One for each class of the detector, in order.
@@ -59,7 +62,7 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
-    /// That of the model in this folder.
+    /// Reads the `model.toml` of a folder.
     pub fn read(folder: &Path) -> Result<Self, ModelError> {
         let not_a_model = |why: String| ModelError::NotAModel { path: folder.to_owned(), why };
         let path = folder.join(CONFIG);
@@ -76,37 +79,43 @@ impl ModelConfig {
         Ok(config)
     }
 
-    /// Whether its classes have names, or only the numbers that its weights came with.
+    /// Whether its classes have names, not only the numbers that its weights came with.
     pub fn has_names(&self) -> bool {
         self.categories.iter().any(|category| category.name != category.id.to_string())
     }
 }
 
+/// A class of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelCategory {
-    /// What results call it.
+    /// Its id in results.
     pub id: u64,
+    /// Its name.
     pub name: String,
 }
 
-/// What is done to an image before a detector sees it.
+/// How an image becomes the input of a detector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InputConfig {
-    /// The short side of a view, unless its long side would be longer than it may be.
+    /// The short side, unless the long side would exceed its maximum.
     pub short_side: u32,
+    /// The long side, at most.
     pub long_side_max: u32,
+    /// The way to resize.
     pub resize: ResizeKind,
-    pub normalize: Normalize,
+    /// What the backbone's weights expect.
+    pub normalize: Normalization,
 }
 
+/// A way to resize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ResizeKind {
-    /// Sides to the nearest pixel, antialiased: as in training here.
+    /// Sides rounded to the nearest pixel, antialiased: as in training here.
     Antialiased,
-    /// Sides rounded down, between the four nearest pixels: torchvision's detectors' own.
+    /// Sides rounded down, bilinear between the four nearest pixels: as in torchvision's detectors.
     Torchvision,
 }
 
@@ -116,7 +125,7 @@ impl InputConfig {
         short_side: 800,
         long_side_max: 1333,
         resize: ResizeKind::Torchvision,
-        normalize: Normalize::Torchvision,
+        normalize: Normalization::Torchvision,
     };
 
     /// What is wrong with the sizes, if anything.
@@ -129,8 +138,8 @@ impl InputConfig {
         Err("the short side must be from 1 to 16384, and not longer than the long side")
     }
 
-    /// One image as a batch on `device`. A detector of two views is shown other colors, too: one of
-    /// [`RecolorRange::SAOD`], the same for all images.
+    /// One image as a batch on `device`. A detector of two views also gets it recolored: a draw of
+    /// [`RecolorRange::SAOD`] that is the same for all images.
     pub fn images(&self, image: &RgbImage, two_views: bool, device: &Device) -> Images {
         let resize = Resize { short_side: self.short_side, long_side_max: self.long_side_max };
         let size = match self.resize {
@@ -163,41 +172,45 @@ impl InputConfig {
     }
 }
 
-/// The files of a model's folder.
+/// The files of a model's folder, with their bytes.
 pub(crate) fn files(detector: &Detector, config: &ModelConfig) -> Vec<(&'static str, Vec<u8>)> {
     let text = toml::to_string(config).expect("every configuration can be written as TOML");
     vec![(CONFIG, text.into_bytes()), (WEIGHTS, to_safetensors(detector))]
 }
 
-/// A detector with all it takes to use it.
+/// A detector with everything that is needed to use it.
 #[derive(Debug)]
 pub struct Model {
+    /// What `model.toml` says.
     pub config: ModelConfig,
     /// On a plain device.
     pub detector: Detector,
 }
 
 impl Model {
-    /// What the model in this folder is made of.
+    /// The files of a model's folder.
     pub fn files(folder: &Path) -> [PathBuf; 2] {
         [CONFIG, WEIGHTS].map(|name| folder.join(name))
     }
 
+    /// Reads the model of a folder.
     pub fn read(folder: &Path) -> Result<Self, ModelError> {
         let config = ModelConfig::read(folder)?;
-        Self::of_checkpoint(Checkpoint::read(&folder.join(WEIGHTS))?, config)
+        Self::from_checkpoint(Checkpoint::read(&folder.join(WEIGHTS))?, config)
     }
 
     /// The model of this configuration with these weights.
-    pub fn of_checkpoint(checkpoint: Checkpoint, config: ModelConfig) -> Result<Self, ModelError> {
+    pub fn from_checkpoint(checkpoint: Checkpoint, config: ModelConfig) -> Result<Self, ModelError> {
         let detector = checkpoint.into_detector(&config.detector, &Device::flex())?;
         Ok(Self { config, detector })
     }
 
+    /// The number of the detector's parameters.
     pub fn n_parameters(&self) -> usize {
         self.detector.num_params()
     }
 
+    /// Writes the model as a folder.
     pub fn write(&self, folder: &Path, if_exists: IfExists) -> lacuna_data::Result<()> {
         let folder = NewFolder::create(folder, if_exists)?;
         for (name, bytes) in files(&self.detector, &self.config) {

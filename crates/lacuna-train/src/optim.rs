@@ -1,27 +1,58 @@
-//! The student's step, and the teacher's.
+//! The SGD step of the student and the EMA step of the teacher, both in the memory of their parameters.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 
 use burn::Tensor;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::Gradients;
 use lacuna_models::ops::{self, Sgd, Update, ema_step, sgd_step};
 
+/// A module that changes in place. Burn's `map` consumes a module and returns it; only here is it gone meanwhile.
+#[derive(Debug)]
+pub(crate) struct InPlace<M>(Option<M>);
+
+impl<M> InPlace<M> {
+    pub(crate) fn new(module: M) -> Self {
+        Self(Some(module))
+    }
+
+    pub(crate) fn into_inner(self) -> M {
+        self.0.expect("a module outside `update`")
+    }
+
+    /// Changes the module and returns what `change` has to say about it.
+    pub(crate) fn update<T>(&mut self, change: impl FnOnce(M) -> (M, T)) -> T {
+        let (module, result) = change(self.0.take().expect("a module outside `update`"));
+        self.0 = Some(module);
+        result
+    }
+}
+
+impl<M> Deref for InPlace<M> {
+    type Target = M;
+
+    fn deref(&self) -> &M {
+        self.0.as_ref().expect("a module outside `update`")
+    }
+}
+
 /// SGD with momentum over all trained parameters of a module, in their memory.
 #[derive(Debug, Default)]
 pub struct Optimizer {
-    /// The largest norm of all gradients together: longer ones are shortened to it.
+    /// Gradients whose common norm is larger are scaled down to it.
     gradient_norm_max: Option<f32>,
     velocities: HashMap<ParamId, Tensor<1>>,
 }
 
 impl Optimizer {
+    /// Without momentum yet. Gradients whose common norm is above `gradient_norm_max` are scaled down to it.
     pub fn new(gradient_norm_max: Option<f32>) -> Self {
         Self { gradient_norm_max, velocities: HashMap::new() }
     }
 
-    /// Parameters that the loss does not depend on stay as they are; all stay, with the momentum, when the
-    /// gradients are not finite, and the second value is false.
+    /// One step. Parameters that the loss does not depend on stay as they are. If the gradients are not finite, all
+    /// parameters and the momentum stay, and the second value is false.
     pub fn step<M: Module>(&mut self, module: M, gradients: Gradients, sgd: Sgd) -> (M, bool) {
         let velocities = &mut self.velocities;
         let mut take = TakeTrained { gradients, velocities, ids: Vec::new(), updates: Vec::new() };
@@ -42,18 +73,18 @@ impl Optimizer {
         };
         let (parameters, velocities): (Vec<_>, Vec<_>) = stepped.into_iter().unzip();
         self.velocities.extend(ids.iter().copied().zip(velocities));
-        (module.map(&mut Put(ids.into_iter().zip(parameters).collect())), norm.is_finite())
+        (module.map(&mut PutBack(ids.into_iter().zip(parameters).collect())), norm.is_finite())
     }
 
     /// The momentum as a module like `module`, which is on a plain device: velocities in the place of
     /// parameters, 0 where there is none.
-    pub fn velocities_of<M: Module>(&self, module: M) -> M {
-        module.map(&mut InPlace(&self.velocities))
+    pub(crate) fn velocities_of<M: Module>(&self, module: M) -> M {
+        module.map(&mut ReplaceByVelocities(&self.velocities))
     }
 
     /// The momentum that [`Self::velocities_of`] gave, for a module with its parameters in the same order.
-    pub fn set_velocities<M: Module>(&mut self, module: &M, velocities: &M) {
-        let (mut trained, mut values) = (Values(Vec::new()), Values(Vec::new()));
+    pub(crate) fn set_velocities<M: Module>(&mut self, module: &M, velocities: &M) {
+        let (mut trained, mut values) = (Parameters(Vec::new()), Parameters(Vec::new()));
         module.visit(&mut trained);
         velocities.visit(&mut values);
         let both = trained.0.into_iter().zip(values.0);
@@ -65,28 +96,28 @@ impl Optimizer {
 /// The teacher after the student's step: `momentum·teacher + (1 − momentum)·student` for what is trained,
 /// the student's for the rest, which is statistics.
 pub fn update_teacher<M: Module>(teacher: M, student: &M, momentum: f32) -> M {
-    let mut values = Values(Vec::new());
+    let mut values = Parameters(Vec::new());
     student.visit(&mut values);
     let student = values.0.into_iter().map(|parameter| (parameter.id, parameter)).collect();
     let mut take = TakeAverages { student, ids: Vec::new(), pairs: Vec::new() };
     let teacher = teacher.map(&mut take);
     let TakeAverages { ids, pairs, .. } = take;
-    teacher.map(&mut Put(ids.into_iter().zip(ema_step(pairs, momentum)).collect()))
+    teacher.map(&mut PutBack(ids.into_iter().zip(ema_step(pairs, momentum)).collect()))
 }
 
-/// What a module changes when it is looked through, and not by a step: the statistics of its norms.
-pub struct NormStatistics(HashMap<ParamId, Tensor<1>>);
+/// The parameters that a forward pass changes, and no optimizer: the statistics of batch norm.
+pub(crate) struct NormStatistics(HashMap<ParamId, Tensor<1>>);
 
 impl NormStatistics {
-    pub fn of<M: Module>(module: &M) -> Self {
-        let mut values = Values(Vec::new());
+    pub(crate) fn save<M: Module>(module: &M) -> Self {
+        let mut values = Parameters(Vec::new());
         module.visit(&mut values);
         let untrained = values.0.into_iter().filter(|parameter| !parameter.trained);
         Self(untrained.map(|parameter| (parameter.id, parameter.value)).collect())
     }
 
-    /// The module with the statistics that it had.
-    pub fn put_back<M: Module>(mut self, module: M) -> M {
+    /// The module with the statistics that were saved.
+    pub(crate) fn restore<M: Module>(mut self, module: M) -> M {
         module.map(&mut self)
     }
 }
@@ -137,7 +168,7 @@ impl ModuleMapper for TakeTrained<'_> {
 }
 
 /// The parameters of a module in its order.
-struct Values(Vec<Parameter>);
+struct Parameters(Vec<Parameter>);
 
 struct Parameter {
     id: ParamId,
@@ -145,7 +176,7 @@ struct Parameter {
     trained: bool,
 }
 
-impl ModuleVisitor for Values {
+impl ModuleVisitor for Parameters {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let value = param.val();
         let trained = value.is_require_grad();
@@ -176,9 +207,9 @@ impl ModuleMapper for TakeAverages {
 }
 
 /// Puts velocities in the place of parameters.
-struct InPlace<'a>(&'a HashMap<ParamId, Tensor<1>>);
+struct ReplaceByVelocities<'a>(&'a HashMap<ParamId, Tensor<1>>);
 
-impl ModuleMapper for InPlace<'_> {
+impl ModuleMapper for ReplaceByVelocities<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let velocity = self.0.get(&param.id).cloned();
         param.map(|value| match velocity {
@@ -189,9 +220,9 @@ impl ModuleMapper for InPlace<'_> {
 }
 
 /// Puts back what was taken out.
-struct Put(HashMap<ParamId, Tensor<1>>);
+struct PutBack(HashMap<ParamId, Tensor<1>>);
 
-impl ModuleMapper for Put {
+impl ModuleMapper for PutBack {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let Some(value) = self.0.remove(&param.id) else { return param };
         param.map(|hollow| {

@@ -1,25 +1,34 @@
-//! Where the time of a run goes.
+//! How the time of a run is spent.
 
 use std::time::{Duration, Instant};
 
 /// A part of an iteration, or of what is around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Waiting for a batch that is not made yet.
+    /// Waiting for a batch that is not ready yet.
     Load,
+    /// Detections that become pseudo labels.
     Teacher,
+    /// The student's forward pass and its loss.
     Forward,
+    /// The student's backward pass.
     Backward,
+    /// The optimizer's step.
     Sgd,
+    /// The teacher's step.
     Ema,
     /// The queue and the calibrator.
     Calibrate,
+    /// Metrics and their lines.
     Log,
+    /// Writing checkpoints.
     Checkpoint,
+    /// Detecting in the test images, and average precision.
     Evaluate,
 }
 
 impl Phase {
+    /// All of them, in the order of an iteration.
     pub const ALL: [Self; 10] = [
         Self::Load,
         Self::Teacher,
@@ -33,6 +42,7 @@ impl Phase {
         Self::Evaluate,
     ];
 
+    /// What a profile calls it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Load => "waiting for batches",
@@ -54,14 +64,19 @@ impl Phase {
 pub struct Stopwatch([Duration; Phase::ALL.len()]);
 
 impl Stopwatch {
-    pub fn time<T>(&mut self, phase: Phase, work: impl FnOnce() -> T) -> T {
+    pub(crate) fn time<T>(&mut self, phase: Phase, work: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = work();
-        self.0[phase as usize] += start.elapsed();
+        self.add(phase, start.elapsed());
         result
     }
 
-    pub fn of(&self, phase: Phase) -> Duration {
+    pub(crate) fn add(&mut self, phase: Phase, time: Duration) {
+        self.0[phase as usize] += time;
+    }
+
+    /// The time that this phase took so far.
+    pub fn elapsed(&self, phase: Phase) -> Duration {
         self.0[phase as usize]
     }
 }

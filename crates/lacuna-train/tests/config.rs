@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use lacuna_train::config::{ConfigError, Method, RunConfig, Source, SourceLocation};
+use lacuna_train::config::{ConfigError, ConfigSource, RunConfig, SourceLocation};
+use lacuna_train::methods::Method;
 
 const SMALL: &str = r#"[data.train]
 path = "train.json"
@@ -22,9 +23,9 @@ lr = 0.02
 name = "calibrated"
 "#;
 
-fn parse_with(text: &str, set: &[&str]) -> Result<RunConfig, ConfigError> {
-    let set: Vec<String> = set.iter().map(|&set| set.to_owned()).collect();
-    RunConfig::parse(Source { path: Path::new("run.toml"), text, set: &set })
+fn parse_with(text: &str, overrides: &[&str]) -> Result<RunConfig, ConfigError> {
+    let overrides: Vec<String> = overrides.iter().map(|&assignment| assignment.to_owned()).collect();
+    RunConfig::parse(ConfigSource { path: Path::new("run.toml"), text, overrides: &overrides })
 }
 
 fn parse(text: &str) -> Result<RunConfig, ConfigError> {
@@ -32,8 +33,8 @@ fn parse(text: &str) -> Result<RunConfig, ConfigError> {
 }
 
 /// The message and the hint.
-fn refused(text: &str, set: &[&str]) -> String {
-    let error = parse_with(text, set).expect_err("it is wrong");
+fn refused(text: &str, overrides: &[&str]) -> String {
+    let error = parse_with(text, overrides).expect_err("it is wrong");
     let hint = error.hint.as_ref().map_or(String::new(), |hint| format!(" | {hint}"));
     format!("{error}{hint}")
 }
@@ -79,9 +80,8 @@ fn every_key_is_documented() {
     }
     let document = include_str!("../../../docs/CONFIG.md");
     for kind in ["retinanet", "fcos", "fasterrcnn"] {
-        for method in Method::NAMES
-            .into_iter()
-            .filter(|&name| name != if kind == "fasterrcnn" { "brl" } else { "saod" })
+        for method in
+            Method::NAMES.iter().filter(|&&name| name != if kind == "fasterrcnn" { "brl" } else { "saod" })
         {
             let text = edited("\"fcos\"", &format!("\"{kind}\""))
                 .replace("\"calibrated\"", &format!("\"{method}\""));
@@ -118,7 +118,7 @@ fn unknown_keys_name_the_nearest_known_one() {
     );
     assert_eq!(
         refused(SMALL, &["method.confidence=0.5"]),
-        "--set: there is no key `confidence` in `[method]` | its keys are `before_first_fit`, \
+        "override `method.confidence=0.5`: there is no key `confidence` in `[method]` | its keys are `before_first_fit`, \
          `calibrator`, `confidence_min`, `focal_iou`, `name`, `overlap`, `refit_every`, `strong_view`, `teacher`, \
          `window_images`"
     );
@@ -128,37 +128,41 @@ fn unknown_keys_name_the_nearest_known_one() {
          \"calibrated\", \"brl\", \"co-mining\", \"unbiased-teacher\", \"saod\" | did you mean `calibrated`?"
     );
     let wrong = refused(SMALL, &["method.calibrator.kind=plat"]);
-    assert!(wrong.starts_with("--set: `method.calibrator.kind`: unknown variant `plat`"), "{wrong}");
+    assert!(
+        wrong.starts_with(
+            "override `method.calibrator.kind=plat`: `method.calibrator.kind`: unknown variant `plat`"
+        ),
+        "{wrong}"
+    );
     // A key of another method is not one of this method.
-    assert!(refused(SMALL, &["method.threshold=0.5"]).starts_with("--set: there is no key `threshold`"));
+    let threshold = refused(SMALL, &["method.threshold=0.5"]);
+    assert!(threshold.contains("there is no key `threshold`"), "{threshold}");
 }
 
 #[test]
 fn values_are_checked_before_any_work() {
-    for (set, message) in [
-        ("train.lr=-1", "--set: `train.lr` must be positive"),
-        ("train.lr=\"fast\"", "--set: `train.lr`: invalid type: string \"fast\", expected f32"),
-        ("train.batch_size=0", "--set: `train.batch_size` must be from 1 to 4096"),
-        ("train.lr_milestones=[3, 2]", "--set: `train.lr_milestones` must be ascending"),
-        ("method.overlap.iou_high=0.5", "--set: `method.overlap.iou_high` must be from `iou_low` to 1"),
-        (
-            "method.overlap.containment=2",
-            "--set: `method.overlap.containment` must be from 0 to 1, or \"off\"",
-        ),
-        ("views.short_side=[800, 400]", "--set: `views.short_side` must be two sizes, ascending, from 1 to"),
-        ("detector.width=33", "--set: `detector.width` must be a multiple of 32"),
-        ("detector.backbone.norm=frozen", "--set: `detector.backbone.norm` must be \"group\" or \"batch\""),
-        ("method.overlap.iou_low=0", "--set: `method.overlap.iou_low` must be above 0, up to 1"),
-        ("method.confidence_min=1", "--set: `method.confidence_min` must be from 0 to below 1"),
+    for (assignment, problem) in [
+        ("train.lr=-1", "`train.lr` must be positive"),
+        ("train.lr=\"fast\"", "`train.lr`: invalid type: string \"fast\", expected f32"),
+        ("train.batch_size=0", "`train.batch_size` must be from 1 to 4096"),
+        ("train.lr_milestones=[3, 2]", "`train.lr_milestones` must be ascending"),
+        ("method.overlap.iou_high=0.5", "`method.overlap.iou_high` must be from `iou_low` to 1"),
+        ("method.overlap.containment=2", "`method.overlap.containment` must be from 0 to 1, or \"off\""),
+        ("views.short_side=[800, 400]", "`views.short_side` must be two sizes, ascending, from 1 to"),
+        ("detector.width=33", "`detector.width` must be a multiple of 32"),
+        ("detector.backbone.norm=frozen", "`detector.backbone.norm` must be \"group\" or \"batch\""),
+        ("method.overlap.iou_low=0", "`method.overlap.iou_low` must be above 0, up to 1"),
+        ("method.confidence_min=1", "`method.confidence_min` must be from 0 to below 1"),
         (
             "method.teacher.score_min=0.01",
-            "--set: `method.teacher.score_min` must be from `detector.post_process.score_min` to below 1",
+            "`method.teacher.score_min` must be from `detector.post_process.score_min` to below 1",
         ),
-        ("train=3", "--set: `train` is a table, not 3"),
-        ("train.lr", "--set: `train.lr` is not of the form `key=value`"),
+        ("train=3", "`train` is a table, not 3"),
+        ("train.lr", "`train.lr` is not of the form `key=value`"),
     ] {
-        let refused = refused(SMALL, &[set]);
-        assert!(refused.starts_with(message), "{set}: {refused}");
+        let refused = refused(SMALL, &[assignment]);
+        let expected = format!("override `{assignment}`: {problem}");
+        assert!(refused.starts_with(&expected), "{refused}");
     }
     let missing = refused(&edited("path = \"train.json\"", ""), &[]);
     assert!(missing.starts_with("run.toml:1: `data.train.path` must be given"), "{missing}");
@@ -176,7 +180,7 @@ fn values_are_checked_before_any_work() {
 fn a_value_can_be_set_and_switched_off() {
     let set = ["method.overlap.containment=off", "train.gradient_norm_max=5", "data.test.path=x/test.json"];
     let config = parse_with(SMALL, &set).expect("it is right");
-    let (_, overlap) = config.method.teaching().expect("it has a teacher");
+    let (_, overlap) = config.method.teacher_settings().expect("it has a teacher");
     assert_eq!((overlap.containment, overlap.cross_class_iou), (None, Some(0.75)));
     assert_eq!(config.train.gradient_norm_max, Some(5.0));
     assert_eq!(config.data.test.path.as_deref(), Some(Path::new("x/test.json")));
@@ -200,8 +204,8 @@ fn only_what_changes_results_tells_runs_apart() {
 /// Every preset is right, and says everything: nothing in it is left to a default.
 #[test]
 fn presets_are_complete() {
-    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
-    let mut paths: Vec<_> = [configs.clone(), configs.join("paper")]
+    let mut paths: Vec<_> = ["../../configs", "../../configs/paper", "../lacuna/presets"]
+        .map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join(folder))
         .iter()
         .flat_map(|folder| std::fs::read_dir(folder).expect("there are presets"))
         .map(|entry| entry.expect("it can be listed").path())
@@ -211,7 +215,7 @@ fn presets_are_complete() {
     assert_eq!(paths.len(), 10, "{paths:?}");
     for path in paths {
         let text = std::fs::read_to_string(&path).expect("it can be read");
-        let config = RunConfig::parse(Source { path: &path, text: &text, set: &[] });
+        let config = RunConfig::parse(ConfigSource { path: &path, text: &text, overrides: &[] });
         let config = config.unwrap_or_else(|error| panic!("{error}"));
         let keys = |text: &str| {
             let mut keys = Vec::new();

@@ -9,7 +9,7 @@ mod scene;
 use burn::tensor::Device;
 use lacuna_boxes::Box2;
 use lacuna_data::augment::{Resize, bilinear};
-use lacuna_data::batch::Normalize;
+use lacuna_data::batch::Normalization;
 use lacuna_data::decode::RgbImage;
 use lacuna_models::ops;
 use lacuna_train::model::InputConfig;
@@ -52,7 +52,7 @@ fn an_image_is_resized_normalized_and_padded() {
         for y in 0..padded_height {
             let of_view = y < new_height as usize;
             if of_view {
-                Normalize::Torchvision.row(&view[y * row.len()..][..row.len()], &mut row);
+                Normalization::Torchvision.row(&view[y * row.len()..][..row.len()], &mut row);
             }
             let padded = &values[3 * y * padded_width..][..3 * padded_width];
             let (inside, outside) = padded.split_at(if of_view { row.len() } else { 0 });

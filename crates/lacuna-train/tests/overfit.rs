@@ -1,4 +1,4 @@
-//! Each detector learns sixteen made images by heart, from scratch.
+//! Each detector memorizes sixteen synthetic images, from scratch.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,8 +6,7 @@ use burn::Tensor;
 use burn::module::Module;
 use burn::tensor::{Device, TensorData};
 use lacuna_boxes::{Affine, Box2, Detection, iou};
-use lacuna_data::batch::Normalize;
-use lacuna_data::synth::{CLASSES, Object, SynthConfig, scene};
+use lacuna_data::batch::Normalization;
 use lacuna_models::anchors::AnchorConfig;
 use lacuna_models::faster_rcnn::{FasterRcnnConfig, Proposals, Samples};
 use lacuna_models::fcos::FcosConfig;
@@ -17,6 +16,7 @@ use lacuna_models::resnet::{Depth, ResNetConfig};
 use lacuna_models::retinanet::RetinaNetConfig;
 use lacuna_models::{DetectorConfig, Images, LossOptions, Target};
 use lacuna_random::{Purpose, Rng};
+use lacuna_synth::{CLASSES, SceneObject, SynthConfig, render_scene};
 use lacuna_train::Optimizer;
 
 const SIDE: u32 = 96;
@@ -26,12 +26,12 @@ const BATCH: usize = 4;
 /// Tests that share the processor's cores and caches step by step take longer than one after the other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-struct Made {
+struct Example {
     pixels: Vec<f32>,
     targets: Vec<Target>,
 }
 
-fn made() -> Vec<Made> {
+fn synthetic_examples() -> Vec<Example> {
     let config = SynthConfig {
         seed: 3,
         width: SIDE..=SIDE,
@@ -43,33 +43,34 @@ fn made() -> Vec<Made> {
         clutter: 0.3,
     };
     let of_scene = |index| {
-        let scene = scene(&config, index);
+        let scene = render_scene(&config, index);
         let mut pixels = vec![0.0; scene.pixels.len()];
-        Normalize::Torchvision.row(&scene.pixels, &mut pixels);
-        let target = |object: &Object| Target { bbox: object.bbox, class: object.class, learn_box: true };
+        Normalization::Torchvision.row(&scene.pixels, &mut pixels);
+        let target =
+            |object: &SceneObject| Target { bbox: object.bbox, class: object.class, learn_box: true };
         let targets = scene.objects.iter().map(target);
-        Made { pixels, targets: targets.collect() }
+        Example { pixels, targets: targets.collect() }
     };
     (0..IMAGES as u64).map(of_scene).collect()
 }
 
-fn images(made: &[&Made], device: &Device) -> Images {
-    let pixels = made.iter().flat_map(|made| made.pixels.clone()).collect();
-    let shape = [made.len(), SIDE as usize, SIDE as usize, 3];
+fn images(examples: &[&Example], device: &Device) -> Images {
+    let pixels = examples.iter().flat_map(|example| example.pixels.clone()).collect();
+    let shape = [examples.len(), SIDE as usize, SIDE as usize, 3];
     Images {
         pixels: Tensor::from_data(TensorData::new(pixels, shape), device),
         second_view: None,
-        sizes: vec![(SIDE, SIDE); made.len()],
-        to_view: vec![Affine::IDENTITY; made.len()],
+        sizes: vec![(SIDE, SIDE); examples.len()],
+        to_view: vec![Affine::IDENTITY; examples.len()],
     }
 }
 
 /// The area under the precision–recall curve at an IoU of 0.5, averaged over the classes that occur.
-fn ap50(detections: &[Vec<Detection>], made: &[Made]) -> f32 {
+fn ap50(detections: &[Vec<Detection>], examples: &[Example]) -> f32 {
     let of_class = |class: usize| -> Option<f32> {
-        let objects: Vec<Vec<Box2>> = made
+        let objects: Vec<Vec<Box2>> = examples
             .iter()
-            .map(|made| made.targets.iter().filter(|t| t.class == class).map(|t| t.bbox).collect())
+            .map(|example| example.targets.iter().filter(|t| t.class == class).map(|t| t.bbox).collect())
             .collect();
         let total = objects.iter().map(Vec::len).sum::<usize>();
         let mut found: Vec<(usize, &Detection)> = detections
@@ -114,14 +115,15 @@ fn small(anchors: AnchorConfig) -> AnchorConfig {
 
 fn learns(config: &DetectorConfig, steps: usize, learning_rate: f32) {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let made = made();
+    let examples = synthetic_examples();
     let device = Device::flex().autodiff();
     let mut student = config.init(&device, &mut Rng::new(Purpose::Weights, 0, 0, 0));
     let mut optimizer = Optimizer::new(Some(5.0));
     for step in 0..steps {
         let mut rng = Rng::new(Purpose::Sampling, 0, 0, step as u64);
-        let batch: Vec<&Made> = rng.choose(IMAGES, BATCH).into_iter().map(|image| &made[image]).collect();
-        let targets: Vec<_> = batch.iter().map(|made| made.targets.clone()).collect();
+        let batch: Vec<&Example> =
+            rng.choose(IMAGES, BATCH).into_iter().map(|image| &examples[image]).collect();
+        let targets: Vec<_> = batch.iter().map(|example| example.targets.clone()).collect();
         let mut rngs: Vec<Rng> =
             (0..BATCH as u64).map(|image| Rng::new(Purpose::Sampling, 1, step as u64, image)).collect();
         let losses = student.loss(&images(&batch, &device), &targets, &LossOptions::default(), &mut rngs);
@@ -132,8 +134,8 @@ fn learns(config: &DetectorConfig, steps: usize, learning_rate: f32) {
         (student, _) = optimizer.step(student, gradients, sgd);
     }
     let teacher = student.valid();
-    let all: Vec<&Made> = made.iter().collect();
-    let ap = ap50(&teacher.detect(&images(&all, &Device::flex())), &made);
+    let all: Vec<&Example> = examples.iter().collect();
+    let ap = ap50(&teacher.detect(&images(&all, &Device::flex())), &examples);
     assert!(ap > 0.9, "AP50 is {ap}");
 }
 

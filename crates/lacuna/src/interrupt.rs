@@ -11,7 +11,7 @@ static REQUESTED: AtomicBool = AtomicBool::new(false);
 static WATCHING: Once = Once::new();
 
 /// From now on a signal is only noted. Whoever calls this asks [`requested`] now and then.
-pub fn watch() {
+pub(crate) fn watch() {
     WATCHING.call_once(|| {
         let noted = ctrlc::set_handler(|| {
             if REQUESTED.swap(true, Relaxed) {
@@ -24,18 +24,18 @@ pub fn watch() {
     });
 }
 
-pub fn requested() -> bool {
+pub(crate) fn requested() -> bool {
     REQUESTED.load(Relaxed)
 }
 
 /// # Errors
 /// [`lacuna_data::Error::Interrupted`] after a signal: asked before results are written.
-pub fn check() -> lacuna_data::Result<()> {
+pub(crate) fn check() -> lacuna_data::Result<()> {
     if requested() { Err(lacuna_data::Error::Interrupted) } else { Ok(()) }
 }
 
 /// A writer that fails after a signal.
-pub struct Interruptible<W>(pub W);
+pub(crate) struct Interruptible<W>(pub(crate) W);
 
 impl<W: Write> Write for Interruptible<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

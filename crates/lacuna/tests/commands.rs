@@ -123,7 +123,7 @@ fn inspect_looks_at_images_when_asked() {
 #[test]
 fn inspect_goes_on_without_an_image_unless_told() {
     let folder = workplace();
-    run(folder.path(), "convert gt.json yolo --to yolo");
+    run(folder.path(), "convert gt.json --out yolo --to yolo");
     // YOLO needs the size of an image.
     fs::write(folder.path().join("yolo/images/gt/a.png"), "no image").unwrap();
     let printed = run(folder.path(), "inspect yolo");
@@ -142,7 +142,7 @@ fn sparsify_hides_boxes_and_keeps_the_rest_of_the_file() {
     assert_eq!(stdout(&output), "sparse.json: 2 of 4 annotations\nhidden.json: the other 2\n");
     assert_eq!(
         stderr(&output),
-        "note: boxes of zero size: 1, images without boxes: 1 (`lacuna inspect` names each one)\n"
+        "note: boxes of zero size: 1, images without boxes: 1 (`lacuna inspect` lists them)\n"
     );
     let original: Value = serde_json::from_str(SMALL).unwrap();
     let (kept, hidden) = (json(&folder.path().join("sparse.json")), json(&folder.path().join("hidden.json")));
@@ -187,17 +187,17 @@ fn the_same_seed_gives_the_same_file() {
 #[test]
 fn convert_goes_through_all_formats() {
     let folder = workplace();
-    run(folder.path(), "convert gt.json voc --to voc");
-    run(folder.path(), "convert voc coco --to coco");
-    let output = lacuna(folder.path(), "convert coco yolo --to yolo --link");
+    run(folder.path(), "convert gt.json --out voc --to voc");
+    run(folder.path(), "convert voc --out coco --to coco");
+    let output = lacuna(folder.path(), "convert coco --out yolo --to yolo --link");
     assert_eq!(stdout(&output), "yolo: 2 images, 3 annotations (gt)\n");
     assert!(stderr(&output).contains("note: crowd regions left out, because YOLO has none: 1"));
-    run(folder.path(), "convert yolo/data.yaml back.json --split gt");
+    run(folder.path(), "convert yolo/data.yaml --out back.json --split gt");
     let back = json(&folder.path().join("back.json"));
     assert_eq!(back["annotations"].as_array().unwrap().len(), 3);
-    run(folder.path(), "convert gt.json only-dogs.json --classes dog");
+    run(folder.path(), "convert gt.json --out only-dogs.json --classes dog");
     assert_eq!(json(&folder.path().join("only-dogs.json"))["annotations"].as_array().unwrap().len(), 2);
-    run(folder.path(), "convert gt.json same.json");
+    run(folder.path(), "convert gt.json --out same.json");
     assert_eq!(json(&folder.path().join("same.json")), serde_json::from_str::<Value>(SMALL).unwrap());
 }
 
@@ -219,9 +219,9 @@ fn bad_input_is_refused_and_nothing_is_written() {
     let commands = [
         "inspect FILE",
         "sparsify FILE --kind hard --out out.json --hidden hidden.json",
-        "convert FILE out.json",
-        "convert FILE out --to voc",
-        "convert FILE out --to yolo --no-images",
+        "convert FILE --out out.json",
+        "convert FILE --out out --to voc",
+        "convert FILE --out out --to yolo --no-images",
     ];
     let files = [
         ("missing.json", "cannot read missing.json"),
@@ -270,10 +270,10 @@ fn bad_usage_is_refused() {
             "error: invalid value",
         );
     }
-    says("sparsify gt.json --kind split1 --out out.json", "`--percent P` is needed with this kind");
+    says("sparsify gt.json --kind split1 --out out.json", "this kind needs `--percent P`");
     says(
         "sparsify gt.json --kind easy --percent 3 --out out.json",
-        "`--percent` goes with split1, split2 and split3",
+        "only split1, split2 and split3 take `--percent`",
     );
     says("sparsify gt.json --kind easy --out x.json --hidden x.json", "are one, or one is in the other");
     says("sparsify gt.json --kind sometimes --out x.json", "possible values: split1");
@@ -286,11 +286,11 @@ fn bad_usage_is_refused() {
     says("inspect gt.json --classes cat,horse", "error: there is no class `horse` in the data set");
     says("inspect gt.json --classes catt", "hint: did you mean `cat`?");
     says("inspect gt.json --split val", "error: gt.json has no split `val`\nhint: its splits are `gt`");
-    says("convert gt.json out", "`--to coco`, `--to voc` or `--to yolo` is needed");
-    says("convert gt.json out.json --to voc", "a .json file is COCO's");
-    says("convert gt.json . --to voc", "error: . exists already");
+    says("convert gt.json --out out", "a folder needs `--to coco`, `--to voc` or `--to yolo`");
+    says("convert gt.json --out out.json --to voc", "a .json file is in COCO's format");
+    says("convert gt.json --out . --to voc", "error: . exists already");
     says(
-        "convert gt.json . --to voc --force",
+        "convert gt.json --out . --to voc --force",
         "error: the output . would replace gt.json, which it is made from",
     );
     says(
@@ -298,16 +298,16 @@ fn bad_usage_is_refused() {
         "the output ./gt.json would replace gt.json, which it is made from",
     );
     says("sparsify gt.json --kind easy --out x.json --hidden ./x.json", "are one, or one is in the other");
-    run(folder.path(), "convert gt.json coco --to coco --no-images");
+    run(folder.path(), "convert gt.json --out coco --to coco --no-images");
     says(
         "sparsify coco --kind easy --out coco/annotations/instances_gt.json --force",
         "would replace coco/annotations/instances_gt.json, which it is made from",
     );
-    says("convert gt.json x.json --link", "`--link` and `--no-images` go with a folder");
-    says("convert gt.json gt.json --force", "would replace gt.json, which it is made from");
+    says("convert gt.json --out x.json --link", "`--link` and `--no-images` need a folder");
+    says("convert gt.json --out gt.json --force", "would replace gt.json, which it is made from");
     says("synth --out gt.json --images 3", "error: gt.json exists already");
     says("synth --out made --images 0", "0 is not in 1..");
-    says("synth --out made --images 3 --size big", "it is written WIDTHxHEIGHT");
+    says("synth --out made --images 3 --size big", "a size is written WIDTHxHEIGHT");
     says("synth --out made --images 3 --size 20x20", "`width` is");
     says("nonsense", "unrecognized subcommand");
     fs::create_dir(folder.path().join("folder")).unwrap();

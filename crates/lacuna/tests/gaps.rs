@@ -99,7 +99,7 @@ fn refused(folder: &Path, arguments: &str) -> String {
 #[test]
 fn eval_says_what_pycocotools_says() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/coco-eval");
-    let result = run_json(&folder, "eval --annotations annotations.json --detections detections.json");
+    let result = run_json(&folder, "eval annotations.json --detections detections.json");
     let names = ["AP", "AP50", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100", "ARs", "ARm", "ARl"];
     let expected = read(&folder, "expected.json");
     for (place, name) in names.iter().enumerate() {
@@ -115,10 +115,10 @@ fn eval_says_what_pycocotools_says() {
 #[test]
 fn eval_judges_proposals_for_what_was_hidden() {
     let folder = workplace();
-    let arguments = "eval --annotations sparse.json --hidden hidden.json --detections dets.json";
+    let arguments = "eval sparse.json --hidden hidden.json --detections dets.json";
     let result = run_json(folder.path(), arguments);
     // Both together are the truth.
-    let whole = run_json(folder.path(), "eval --annotations full.json --detections dets.json");
+    let whole = run_json(folder.path(), "eval full.json --detections dets.json");
     assert_eq!(result["coco"], whole["coco"]);
     assert_eq!(result["calibration"]["d_ece"], whole["calibration"]["d_ece"]);
     let thresholds = result["hidden"]["thresholds"].as_array().unwrap();
@@ -126,13 +126,13 @@ fn eval_judges_proposals_for_what_was_hidden() {
     let of = |key: &str| -> Vec<f64> { thresholds.iter().map(|t| t[key].as_f64().unwrap()).collect() };
     assert!(of("recall").is_sorted_by(|a, b| a >= b) && of("proposed").is_sorted_by(|a, b| a >= b));
     assert!(of("precision")[0] < of("precision")[18], "{result}");
-    assert!(run(folder.path(), arguments).contains("proposals for what was hidden"));
+    assert!(run(folder.path(), arguments).contains("proposals for the hidden boxes"));
 }
 
 #[test]
 fn eval_draws_a_reliability_diagram() {
     let folder = workplace();
-    let arguments = "eval --annotations full.json --detections dets.json --plot";
+    let arguments = "eval full.json --detections dets.json --plot";
     run(folder.path(), &format!("{arguments} plot.svg"));
     let svg = fs::read_to_string(folder.path().join("plot.svg")).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("</svg>"));
@@ -145,7 +145,7 @@ fn eval_draws_a_reliability_diagram() {
 #[test]
 fn calibrate_gives_every_detection_its_confidence() {
     let folder = workplace();
-    let arguments = "calibrate --annotations sparse.json --detections dets.json --hidden hidden.json";
+    let arguments = "calibrate sparse.json --detections dets.json --hidden hidden.json";
     let result = run_json(folder.path(), &format!("{arguments} --out with.json --save calibrator.json"));
     assert_eq!(result["method"], "completeness");
     let share = result["completeness"]["share"].as_f64().unwrap();
@@ -176,12 +176,9 @@ fn calibrate_gives_every_detection_its_confidence() {
         assert_eq!(entry["score"], entry["confidence"]);
     }
     // Confidences are what `eval` judges, where there are any.
-    let judged = run_json(folder.path(), "eval --annotations full.json --detections with.json --iou 0.75");
+    let judged = run_json(folder.path(), "eval full.json --detections with.json --iou 0.75");
     assert_eq!(judged["calibration"]["of"], "confidence");
-    let raw = run_json(
-        folder.path(),
-        "eval --annotations full.json --detections with.json --iou 0.75 --field score",
-    );
+    let raw = run_json(folder.path(), "eval full.json --detections with.json --iou 0.75 --field score");
     assert!(
         judged["calibration"]["d_ece"].as_f64() < raw["calibration"]["d_ece"].as_f64(),
         "{judged}\n{raw}"
@@ -194,7 +191,7 @@ fn every_method_calibrates() {
     let folder = workplace();
     for method in ["platt", "temperature", "isotonic", "beta", "histogram", "bayesian", "completeness"] {
         for per_class in ["", " --per-class"] {
-            let arguments = "calibrate --annotations sparse.json --detections dets.json";
+            let arguments = "calibrate sparse.json --detections dets.json";
             let result = run_json(folder.path(), &format!("{arguments} --method {method}{per_class}"));
             let (before, after) = (result["error_before"].as_f64(), result["error_after"].as_f64());
             // A temperature cannot move all confidences one way.
@@ -204,7 +201,7 @@ fn every_method_calibrates() {
             );
         }
     }
-    let platt = "calibrate --annotations sparse.json --detections dets.json --method platt";
+    let platt = "calibrate sparse.json --detections dets.json --method platt";
     let parameters = &run_json(folder.path(), platt)["parameters"];
     assert!(parameters["w"].as_f64() > Some(0.0) && parameters["b"].is_number(), "{parameters}");
 }
@@ -212,20 +209,22 @@ fn every_method_calibrates() {
 #[test]
 fn complete_adds_and_changes_nothing_else() {
     let folder = workplace();
-    let arguments = "complete --annotations sparse.json --detections dets.json --hidden hidden.json";
-    let result =
-        run_json(folder.path(), &format!("{arguments} --out whole.json --precision 0.8 --added added.json"));
+    let arguments = "complete sparse.json --detections dets.json --hidden hidden.json";
+    let result = run_json(
+        folder.path(),
+        &format!("{arguments} --out whole.json --precision 0.8 --recovered recovered.json"),
+    );
     let (sparse, whole) = (read(folder.path(), "sparse.json"), read(folder.path(), "whole.json"));
     let (given, all) = (sparse["annotations"].as_array().unwrap(), whole["annotations"].as_array().unwrap());
     assert_eq!((&all[..given.len()], &whole["images"]), (&given[..], &sparse["images"]));
     let added = &all[given.len()..];
-    assert_eq!(result["added"].as_u64(), Some(added.len() as u64));
+    assert_eq!(result["recovered"].as_u64(), Some(added.len() as u64));
     assert!(added.len() > 20, "{result}");
     for box_ in added {
-        assert_eq!(box_["pseudo"], true, "{box_}");
+        assert_eq!(box_["recovered"], true, "{box_}");
         assert!(box_["score"].is_number() && box_["confidence"].as_f64() >= result["threshold"].as_f64());
     }
-    assert_eq!(read(folder.path(), "added.json").as_array().unwrap().len(), added.len());
+    assert_eq!(read(folder.path(), "recovered.json").as_array().unwrap().len(), added.len());
     let (expected, found) = (result["expected_precision"].as_f64(), result["found_precision"].as_f64());
     assert!(expected >= Some(0.8), "{result}");
     assert!(expected.zip(found).is_some_and(|(a, b)| (a - b).abs() < 0.1), "{result}");
@@ -233,20 +232,17 @@ fn complete_adds_and_changes_nothing_else() {
 
     // A lower precision lets more in; a higher confidence fewer.
     let more = run_json(folder.path(), &format!("{arguments} --out more.json --precision 0.6 --per-class"));
-    assert!(more["added"].as_u64() > result["added"].as_u64(), "{more}");
+    assert!(more["recovered"].as_u64() > result["recovered"].as_u64(), "{more}");
     assert_eq!(more["threshold"], Value::Null);
     let fewer = run_json(folder.path(), &format!("{arguments} --out fewer.json --confidence 0.97"));
-    assert!(fewer["added"].as_u64() < result["added"].as_u64(), "{fewer}");
+    assert!(fewer["recovered"].as_u64() < result["recovered"].as_u64(), "{fewer}");
 }
 
 #[test]
 fn complete_takes_the_confidences_that_there_are() {
     let folder = workplace();
-    run(
-        folder.path(),
-        "calibrate --annotations sparse.json --detections dets.json --out with.json --save c.json",
-    );
-    let arguments = "complete --annotations sparse.json --precision 0.9";
+    run(folder.path(), "calibrate sparse.json --detections dets.json --out with.json --save c.json");
+    let arguments = "complete sparse.json --precision 0.9";
     let fitted = run_json(folder.path(), &format!("{arguments} --detections dets.json --out a.json"));
     let given = run_json(
         folder.path(),
@@ -258,8 +254,8 @@ fn complete_takes_the_confidences_that_there_are() {
     );
     assert_eq!(given["confidences"], "the detections' own");
     // Both are of the calibrator that was fitted to all images; what is fitted here is not used on its own.
-    assert_eq!((&given["added"], &given["threshold"]), (&saved["added"], &saved["threshold"]));
-    assert!(fitted["added"].as_u64() > Some(20), "{fitted}");
+    assert_eq!((&given["recovered"], &given["threshold"]), (&saved["recovered"], &saved["threshold"]));
+    assert!(fitted["recovered"].as_u64() > Some(20), "{fitted}");
 }
 
 #[test]
@@ -270,9 +266,9 @@ fn completed_data_sets_are_of_their_formats() {
         let path = folder.path().join(format!("images/{image}.bmp"));
         fs::write(path, bmp(SIDE as u32, SIDE as u32)).unwrap();
     }
-    let arguments = "complete --annotations sparse.json --detections dets.json --images images";
+    let arguments = "complete sparse.json --detections dets.json --images images";
     let coco = run_json(folder.path(), &format!("{arguments} --out whole.json"));
-    let boxes = coco["given"].as_u64().unwrap() + coco["added"].as_u64().unwrap();
+    let boxes = coco["given"].as_u64().unwrap() + coco["recovered"].as_u64().unwrap();
     for format in ["yolo", "voc"] {
         run(folder.path(), &format!("{arguments} --format {format} --out {format}"));
         let inspected = run_json(folder.path(), &format!("inspect {format}"));
@@ -288,7 +284,7 @@ fn completed_data_sets_are_of_their_formats() {
     };
     assert_eq!(tasks.as_array().unwrap().len() as u64, IMAGES);
     assert_eq!(regions("annotations") as u64, coco["given"].as_u64().unwrap());
-    assert_eq!(regions("predictions") as u64, coco["added"].as_u64().unwrap());
+    assert_eq!(regions("predictions") as u64, coco["recovered"].as_u64().unwrap());
     assert!(refused(folder.path(), &format!("{arguments} --format voc --out voc.json")).contains("folders"));
 }
 
@@ -321,9 +317,9 @@ fn bad_input_is_named_and_leaves_nothing_behind() {
     ] {
         write("bad.json", &text);
         for command in [
-            "eval --annotations sparse.json --detections bad.json",
-            "calibrate --annotations sparse.json --detections bad.json --out new.json",
-            "complete --annotations sparse.json --detections bad.json --out new.json",
+            "eval sparse.json --detections bad.json",
+            "calibrate sparse.json --detections bad.json --out new.json",
+            "complete sparse.json --detections bad.json --out new.json",
             "inspect sparse.json --detections bad.json",
         ] {
             let refusal = refused(folder.path(), command);
@@ -333,11 +329,10 @@ fn bad_input_is_named_and_leaves_nothing_behind() {
     }
     // Well formed, but too little to learn from.
     write("few.json", &format!("[{good}]"));
-    let refusal =
-        refused(folder.path(), "calibrate --annotations sparse.json --detections few.json --out new.json");
+    let refusal = refused(folder.path(), "calibrate sparse.json --detections few.json --out new.json");
     assert!(refusal.contains("no calibrator can be fitted") && refusal.contains("hint: "), "{refusal}");
     write("none.json", "[]");
-    let none = run_json(folder.path(), "eval --annotations sparse.json --detections none.json");
+    let none = run_json(folder.path(), "eval sparse.json --detections none.json");
     assert_eq!((&none["coco"]["AP"], &none["calibration"]["detections"]), (&json!(0.0), &json!(0)));
     write(
         "calibrator.json",
@@ -345,37 +340,28 @@ fn bad_input_is_named_and_leaves_nothing_behind() {
     );
     let refusal = refused(
         folder.path(),
-        "complete --annotations sparse.json --detections dets.json --calibrator calibrator.json --out new.json",
+        "complete sparse.json --detections dets.json --calibrator calibrator.json --out new.json",
     );
     assert!(refusal.contains("is not a calibrator") && refusal.contains("`w` is -1"), "{refusal}");
     let twice = format!("[{good}, {good}]");
     write("twice.json", &twice);
-    let output = lacuna(folder.path(), "eval --annotations sparse.json --detections twice.json");
+    let output = lacuna(folder.path(), "eval sparse.json --detections twice.json");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && said.contains("repeat another: 1"), "{said}");
     for (command, said) in [
-        ("eval --annotations sparse.json", "--detections"),
-        ("eval --annotations sparse.json --detections dets.json --iou 0", "`--iou`"),
-        ("eval --annotations sparse.json --detections dets.json --field confidence", "lacuna calibrate"),
-        ("complete --annotations sparse.json --out new.json", "--model"),
+        ("eval sparse.json", "--detections"),
+        ("eval sparse.json --detections dets.json --iou 0", "`--iou`"),
+        ("eval sparse.json --detections dets.json --field confidence", "lacuna calibrate"),
+        ("complete sparse.json --out new.json", "--model"),
+        ("complete sparse.json --detections dets.json --keep-confidences --out n.json", "lacuna calibrate"),
+        ("complete sparse.json --detections dets.json --out sparse.json --force", "made from"),
+        ("complete sparse.json --detections dets.json --format voc --out . --force", "made from"),
         (
-            "complete --annotations sparse.json --detections dets.json --keep-confidences --out n.json",
-            "lacuna calibrate",
-        ),
-        ("complete --annotations sparse.json --detections dets.json --out sparse.json --force", "made from"),
-        (
-            "complete --annotations sparse.json --detections dets.json --format voc --out . --force",
-            "made from",
-        ),
-        (
-            "complete --annotations sparse.json --detections dets.json --format voc --out voc --added voc/a.json",
+            "complete sparse.json --detections dets.json --format voc --out voc --recovered voc/a.json",
             "one is in the other",
         ),
-        (
-            "complete --annotations sparse.json --detections dets.json --out n.json --precision 2",
-            "from 0 to 1",
-        ),
-        ("calibrate --annotations sparse.json --detections dets.json --iou-low 0.9", "`--iou-low`"),
+        ("complete sparse.json --detections dets.json --out n.json --precision 2", "from 0 to 1"),
+        ("calibrate sparse.json --detections dets.json --iou-low 0.9", "`--iou-low`"),
     ] {
         let refusal = refused(folder.path(), command);
         assert!(refusal.contains(said), "{command}: {refusal}");

@@ -82,7 +82,7 @@ fn a_checkpoint_becomes_a_model_that_predicts() {
     );
     assert!(out.starts_with("model: 2 classes, "), "{out}");
 
-    let out = run(folder, "predict model images --out found.json");
+    let out = run(folder, "predict images --model model --out found.json");
     assert!(out.contains("detections in 3 images"), "{out}");
     let found = results(folder, "found.json");
     assert!(!found.is_empty(), "an untrained Faster R-CNN is sure of nothing, but above 0.05 of much");
@@ -98,7 +98,7 @@ fn a_checkpoint_becomes_a_model_that_predicts() {
     }
 
     // Ids of images and classes from annotations; of the folder only images that they know.
-    run(folder, "predict model images --annotations gt.json --categories gt.json --out named.json");
+    run(folder, "predict images --model model --ids-from gt.json --categories gt.json --out named.json");
     let ids = |entries: &[Value], key: &str| {
         let mut ids: Vec<u64> = entries.iter().map(|entry| entry[key].as_u64().unwrap()).collect();
         ids.sort_unstable();
@@ -108,11 +108,13 @@ fn a_checkpoint_becomes_a_model_that_predicts() {
     let named = results(folder, "named.json");
     assert_eq!(ids(&named, "image_id"), [3, 7]);
     assert!(ids(&named, "category_id").iter().all(|id| [40, 90].contains(id)));
-    run(folder, "predict model images/b.bmp --annotations gt.json --out one.json --score-min 0.0");
+    run(folder, "predict images/b.bmp --model model --ids-from gt.json --out one.json --score-min 0.0");
     assert_eq!(ids(&results(folder, "one.json"), "image_id"), [7]);
-    let json: Value =
-        serde_json::from_str(&run(folder, "predict model images --out high.json --score-min 0.999 --json"))
-            .unwrap();
+    let json: Value = serde_json::from_str(&run(
+        folder,
+        "predict images --model model --out high.json --score-min 0.999 --json",
+    ))
+    .unwrap();
     assert_eq!(json, serde_json::json!({"out": "high.json", "images": 3, "detections": 0}));
 
     // A model that has names finds them in whatever order a file has them.
@@ -129,15 +131,15 @@ fn a_checkpoint_becomes_a_model_that_predicts() {
     );
     assert_ne!(turned, ANNOTATIONS);
     fs::write(folder.join("turned.json"), &turned).unwrap();
-    run(folder, "predict cats images --out as-trained.json");
-    run(folder, "predict cats images --categories turned.json --out turned-ids.json");
+    run(folder, "predict images --model cats --out as-trained.json");
+    run(folder, "predict images --model cats --categories turned.json --out turned-ids.json");
     let (trained, turned_ids) = (results(folder, "as-trained.json"), results(folder, "turned-ids.json"));
     for (trained, turned) in trained.iter().zip(&turned_ids) {
         let id = |entry: &Value| entry["category_id"].as_u64().unwrap();
         assert_eq!(id(turned), if id(trained) == 40 { 2 } else { 1 });
     }
     fs::write(folder.join("cows.json"), turned.replace("\"cat\"", "\"cow\"")).unwrap();
-    refused(folder, "predict cats images --categories cows.json --out out.json", "no category `cat`");
+    refused(folder, "predict images --model cats --categories cows.json --out out.json", "no category `cat`");
     // No output replaces what it is made from.
     fs::copy(folder.join("fasterrcnn.safetensors"), folder.join("cats/weights.safetensors")).unwrap();
     let onto_itself = named("cats --force").replace("import fasterrcnn", "import cats/weights");
@@ -152,7 +154,7 @@ fn a_checkpoint_becomes_a_model_that_predicts() {
     );
     let config = fs::read_to_string(folder.join("zero/model.toml")).unwrap();
     assert!(config.contains("id = 0") && config.contains("id = 1") && !config.contains("id = 2"), "{config}");
-    run(folder, "predict zero images --out zero.json");
+    run(folder, "predict images --model zero --out zero.json");
 }
 
 #[test]
@@ -171,7 +173,7 @@ fn what_is_not_a_checkpoint_or_not_this_one_is_refused() {
         ("retinanet.safetensors", "retinanet --n-classes 3", "is of 2 classes, not 3"),
         ("fasterrcnn.safetensors", "fasterrcnn --n-classes 3", "is of 2 classes, not 3"),
         ("retinanet.safetensors", "retinanet --n-classes 2 --backbone resnet50", "missing: backbone.body."),
-        ("retinanet.safetensors", "retinanet --n-classes 0", "`--n-classes` is 1 at least"),
+        ("retinanet.safetensors", "retinanet --n-classes 0", "`--n-classes` must be at least 1"),
         ("retinanet.safetensors", "retinanet --n-classes 2 --short-side 0", "the short side must be from 1"),
         ("retinanet.safetensors", "mask --n-classes 2", "possible values: retinanet"),
     ] {
@@ -193,25 +195,26 @@ fn what_cannot_be_predicted_is_refused() {
     fs::write(folder.join("broken.jpg"), "no picture").unwrap();
     let predict = |rest: &str| format!("predict {rest} --out out.json");
     for (rest, wanted) in [
-        ("empty images", "error: empty is not a model"),
-        ("model empty", "empty holds no image"),
-        ("model absent.jpg", "absent.jpg"),
-        ("model broken.jpg", "broken.jpg"),
-        ("model images --score-min nan", "`--score-min` goes from 0 to 1"),
-        ("model images images/a.bmp --annotations gt.json", "which is named twice"),
-        ("model images/c.bmp --annotations gt.json", "images/c.bmp is not an image of gt.json"),
-        ("model empty --annotations gt.json", "empty holds none of the images of gt.json"),
+        ("images --model empty", "error: empty is not a model"),
+        ("empty --model model", "empty holds no image"),
+        ("absent.jpg --model model", "absent.jpg"),
+        ("broken.jpg --model model", "broken.jpg"),
+        ("images --score-min nan --model model", "`--score-min` must be from 0 to 1"),
+        ("images images/a.bmp --model model --ids-from gt.json", "which is named twice"),
+        ("images/c.bmp --model model --ids-from gt.json", "images/c.bmp is not an image of gt.json"),
+        ("empty --model model --ids-from gt.json", "empty holds none of the images of gt.json"),
     ] {
         refused(folder, &predict(rest), wanted);
     }
     for (rest, wanted) in [
-        ("--annotations gt.json --out gt.json", "would replace gt.json"),
+        ("--ids-from gt.json --out gt.json", "would replace gt.json"),
         ("--out model/model.safetensors", "would replace model/model.safetensors"),
         ("--out images/a.bmp", "would replace images/a.bmp"),
     ] {
-        refused(folder, &format!("predict model images {rest} --force"), wanted);
+        refused(folder, &format!("predict images --model model {rest} --force"), wanted);
     }
-    let out = run(folder, "predict model broken.jpg images/a.bmp --on-bad-image skip --out some.json");
+    let out =
+        run(folder, "predict broken.jpg images/a.bmp --model model --on-bad-image skip --out some.json");
     assert!(out.contains("in 1 images"), "{out}");
 
     // A model that was edited or damaged.
@@ -226,10 +229,10 @@ fn what_cannot_be_predicted_is_refused() {
     ] {
         assert!(text.contains(from), "{text}");
         fs::write(&config, text.replace(from, to)).unwrap();
-        refused(folder, &predict("model images"), wanted);
+        refused(folder, &predict("images --model model"), wanted);
     }
     fs::write(&config, &text).unwrap();
     let bytes = fs::read(&weights).unwrap();
     fs::write(&weights, &bytes[..bytes.len() - 100]).unwrap();
-    refused(folder, &predict("model images"), "model.safetensors is not a checkpoint");
+    refused(folder, &predict("images --model model"), "model.safetensors is not a checkpoint");
 }

@@ -213,7 +213,7 @@ fn a_run_leaves_what_it_promises() {
     let drawn = place.path("drawn");
     let predicted = lacuna()
         .arg("predict")
-        .args([&model, &data().join("data/test")])
+        .args([&data().join("data/test"), Path::new("--model"), &model])
         .arg("--out")
         .arg(&detections)
         .arg("--draw")
@@ -226,9 +226,9 @@ fn a_run_leaves_what_it_promises() {
     assert_eq!(fs::read_dir(drawn).unwrap().filter(|f| is_jpeg(&f.as_ref().unwrap().path())).count(), 3);
     let evaluated = lacuna()
         .arg("eval")
-        .arg(&model)
-        .arg("--data")
         .arg(data().join("data/annotations/instances_test.json"))
+        .arg("--model")
+        .arg(&model)
         .arg("--json")
         .output()
         .unwrap();
@@ -385,7 +385,7 @@ fn a_damaged_checkpoint_is_reported_and_the_one_before_is_used() {
         succeeded(&output);
         let said = text(&output.stderr);
         assert!(said.contains("checkpoints/last cannot be used: "), "{what}: {said}");
-        assert!(said.contains("going on after iteration 35"), "{what}: {said}");
+        assert!(said.contains("resuming after iteration 35"), "{what}: {said}");
         assert_same(&place.path("whole"), &place.path(&run));
     }
     // Both damaged: nothing to go on with, and nothing is lost.
@@ -433,7 +433,11 @@ fn runs_are_not_overwritten_and_not_mixed() {
     let within = format!("data.train.images={}", place.path("run").display());
     refused(&["--force", "--set", &within], "which it is made from", "another name");
     assert!(data.exists());
-    refused(&["--set", "train.lrr=0.5"], "--set: there is no key `lrr` in `[train]`", "did you mean `lr`?");
+    refused(
+        &["--set", "train.lrr=0.5"],
+        "--set train.lrr=0.5: there is no key `lrr` in `[train]`",
+        "did you mean `lr`?",
+    );
     // Nor is a configuration lost that lies in the run's folder.
     fs::copy(place.path("tiny.toml"), place.path("run/mine.toml")).unwrap();
     let mut onto_itself = lacuna();
@@ -489,7 +493,7 @@ fn a_loss_that_is_not_finite_stops_the_run() {
         assert!(said.contains("hint: lower `train.lr`"), "{said}");
         // What was before is kept, statistics of norms and all: a model that can be used.
         let model = place.path(norm).join("checkpoints/last");
-        let evaluated = lacuna().arg("eval").arg(model).arg("--data").arg(&annotations).output().unwrap();
+        let evaluated = lacuna().arg("eval").arg(&annotations).arg("--model").arg(model).output().unwrap();
         succeeded(&evaluated);
     }
 }
@@ -532,7 +536,7 @@ fn every_detector_is_resumed_exactly() {
         fs::remove_dir_all(place.path("resumed/checkpoints/last")).unwrap();
         let output = place.run("resumed", &[&short[..], &["--resume"]].concat());
         succeeded(&output);
-        assert!(text(&output.stderr).contains("going on after iteration 7"), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("resuming after iteration 7"), "{}", text(&output.stderr));
         for file in ["model.safetensors", "momentum.safetensors", "state.json"]
             .map(|f| format!("checkpoints/last/{f}"))
         {
@@ -651,7 +655,12 @@ fn the_other_systems_are_resumed_exactly() {
         let model = place.path("whole/checkpoints/last");
         let out = place.path("detections.json");
         let mut predict = lacuna();
-        predict.current_dir(data()).arg("predict").arg(&model).arg("data/test").arg("--out").arg(&out);
+        predict
+            .current_dir(data())
+            .args(["predict", "data/test", "--model"])
+            .arg(&model)
+            .arg("--out")
+            .arg(&out);
         succeeded(&predict.output().unwrap());
         let mut report = lacuna();
         succeeded(&report.current_dir(data()).arg("report").arg(place.path("whole")).output().unwrap());
@@ -701,7 +710,7 @@ fn the_other_systems_beat_chance() {
         println!("{kind} {method}: {ap50}");
         assert!(ap50 > 0.2, "{kind} {method}: {ap50}");
         let mut complete = lacuna();
-        complete.current_dir(data()).args(["complete", "--annotations", "data/sparse.json", "--images"]);
+        complete.current_dir(data()).args(["complete", "data/sparse.json", "--images"]);
         complete.args([
             "data/train",
             "--method",
@@ -748,8 +757,7 @@ fn a_report_is_one_page_with_everything_in_it() {
     succeeded(&output);
     let said: Value = serde_json::from_slice(&output.stdout).unwrap();
     let page = fs::read_to_string(run.join("report.html")).unwrap();
-    for heading in ["Through the training", "Confidence and precision", "Configuration", "Calibrated Teacher"]
-    {
+    for heading in ["Training curves", "Confidence and precision", "Configuration", "Calibrated Teacher"] {
         assert!(page.contains(heading), "{heading}");
     }
     assert!(page.matches("<svg").count() >= 8, "{} charts", page.matches("<svg").count());

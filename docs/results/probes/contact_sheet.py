@@ -1,10 +1,9 @@
-"""Added boxes that match nobody's, to be looked at. Needs Pillow. ../../RESULTS.md has the commands.
+"""A contact sheet of recovered boxes that match no annotation. Needs Pillow. docs/RESULTS.md has the commands.
 
     python contact_sheet.py COMPLETED.json TRUTH.json IMAGES OUT.png [HOW_MANY]
 
-COMPLETED.json: annotations to which `lacuna complete` has added (`"pseudo": true`). Of the added boxes that overlap no box of
-their image in TRUTH.json or among the given ones by half, so many are drawn at random (100, always the same): red, and the
-boxes of both green.
+COMPLETED.json: annotations with boxes recovered by `lacuna complete` (`"recovered": true`). Recovered boxes that overlap no given
+annotation and no box of TRUTH.json at IoU 0.5 are sampled (100, always the same) and drawn red, the annotations green.
 """
 
 import json
@@ -27,13 +26,13 @@ def iou(a, b):
 
 def boxes(data, wanted):
     names = {image["id"]: image["file_name"] for image in data["images"]}
-    return [(names[a["image_id"]], a["bbox"]) for a in data["annotations"] if bool(a.get("pseudo")) == wanted]
+    return [(names[a["image_id"]], a["bbox"]) for a in data["annotations"] if bool(a.get("recovered")) == wanted]
 
 
 def cell(image, box, others):
     draw = ImageDraw.Draw(image)
-    for of, color in [(other, "green") for other in others] + [(box, "red")]:
-        draw.rectangle([of[0], of[1], of[0] + of[2], of[1] + of[3]], outline=color, width=3)
+    for (left, top, width, height), color in [(other, "green") for other in others] + [(box, "red")]:
+        draw.rectangle([left, top, left + width, top + height], outline=color, width=3)
     x, y = int(box[0] + box[2] / 2), int(box[1] + box[3] / 2)
     return image.crop((x - AROUND, y - AROUND, x + AROUND, y + AROUND)).resize((SIDE, SIDE))
 
@@ -45,7 +44,7 @@ def main(completed, truth, images, out, how_many="100"):
         known[name].append(box)
     added = boxes(completed, True)
     others = [(name, box) for name, box in added if all(iou(box, other) < 0.5 for other in known[name])]
-    print(f"{len(added)} boxes added, {len(others)} of them match nobody's")
+    print(f"{len(added)} boxes added, {len(others)} of them match no annotation")
     random.seed(1)
     shown = random.sample(others, min(int(how_many), len(others)))
     sheet = Image.new("RGB", (COLUMNS * (SIDE + 4), -(-len(shown) // COLUMNS) * (SIDE + 4)), "white")

@@ -1,15 +1,15 @@
-"""What pseudo labels are worth, taken apart. ../../RESULTS.md has the commands.
+"""Pseudo labels added to annotations in four ways, to measure what each is worth. docs/RESULTS.md has the commands.
 
     python pseudo_labels.py SPARSE.json HIDDEN.json FOUND.json OUT
 
 FOUND.json: detections of a trained teacher in the images of SPARSE.json, with confidences (`lacuna predict`). Those above 0.7
-that Calibrated Teacher would take for pseudo labels are added to the annotations of SPARSE.json in four ways:
+that Calibrated Teacher would use as pseudo labels are added to the annotations of SPARSE.json. A pseudo label is right if it
+is a hidden box at IoU 0.5; the highest scores are matched first, each to one box.
 
-    OUT/right-true.json       only those that are a hidden box (IoU of 0.5, the surest first and one each), with the hidden
-                              box in their place
-    OUT/right-predicted.json  only those, with their own boxes
-    OUT/all-true.json         all, those that are a hidden box with that
-    OUT/all-predicted.json    all, with their own boxes
+    OUT/right-true.json       right ones, with the hidden boxes
+    OUT/right-predicted.json  right ones, with the teacher's boxes
+    OUT/all-true.json         all, right ones with the hidden boxes
+    OUT/all-predicted.json    all, with the teacher's boxes
 """
 
 import copy
@@ -49,11 +49,11 @@ def main(sparse, hidden, found, out):
         box, image = detection["bbox"], detection["image_id"]
         of_class = lambda records: [r for r in records[image] if r["category_id"] == detection["category_id"]]
         near = any(iou(box, other["bbox"]) >= 0.6 for other in of_class(given))
-        doubled = any(iou(box, other["bbox"]) > 0.75 for other in given[image])
+        duplicate = any(iou(box, other["bbox"]) > 0.75 for other in given[image])
         contained = any(
             overlap(box, other["bbox"]) > 0.9 * min(area(box), area(other["bbox"])) for other in of_class(given)
         )
-        if detection["confidence"] <= 0.7 or near or doubled or contained:
+        if detection["confidence"] <= 0.7 or near or duplicate or contained:
             continue
         best = max(of_class(missing), key=lambda other: iou(box, other["bbox"]), default=None)
         if best is not None and iou(box, best["bbox"]) >= 0.5 and best["id"] not in taken:

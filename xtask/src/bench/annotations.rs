@@ -1,10 +1,10 @@
 //! `cargo xtask bench annotations`: a file of COCO train2017's size, read by us and by pycocotools.
 //!
 //! Every measurement has a process of its own, so that the peak of its memory is its own and no heap
-//! is warm; ours and the peer's alternate, and the minimum of each is kept. Memory is the peak of
-//! what was resident, interpreter and libraries included.
+//! is warm; ours and the peer's alternate, and the minimum of each is kept. Memory is the resident
+//! peak, interpreter and libraries included.
 
-mod made;
+mod synthetic;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,33 +17,30 @@ use lacuna_data::sparsify::{Percent, Sparse, SparsifyKind, sparsify};
 use lacuna_data::{Dataset, coco};
 use serde_json::{Value, json};
 
-use super::peer::Peer;
+use super::peak_bytes;
+use super::peer::{Peer, PeerOptions};
 
 #[derive(clap::Args)]
-pub struct Options {
-    /// An interpreter with pycocotools; without it only our side is timed.
-    #[arg(long)]
-    python: Option<PathBuf>,
-    /// One JSON object per line in place of a table.
-    #[arg(long)]
-    json: bool,
-    /// Alternations of ours and the peer's runs.
+pub(crate) struct Options {
+    #[command(flatten)]
+    peer: PeerOptions,
+    /// How often our runs and the peer's alternate.
     #[arg(long, default_value_t = 3)]
     repeats: usize,
 }
 
 #[derive(clap::Args)]
-pub struct Once {
-    /// What to read.
+pub(crate) struct Once {
+    /// The annotation file.
     file: PathBuf,
-    /// A folder to write both halves of a split to; without it the file is read and that is all.
+    /// A folder to write both halves of a split to; without it the file is only read.
     #[arg(long)]
     split_to: Option<PathBuf>,
 }
 
 impl Once {
-    /// Prints what one reading (and splitting) took.
-    pub fn run(self) -> anyhow::Result<()> {
+    /// Prints the times of reading and, if asked for, splitting.
+    pub(crate) fn run(self) -> anyhow::Result<()> {
         let start = Instant::now();
         let dataset = coco::read(&self.file)?;
         let load_s = start.elapsed().as_secs_f64();
@@ -65,15 +62,7 @@ fn write(path: &Path, dataset: &Dataset) -> lacuna_data::Result<()> {
     write_file(path, IfExists::Replace, |out| coco::write(dataset, out))
 }
 
-/// The most memory that was ever resident in this process.
-fn peak_bytes() -> anyhow::Result<u64> {
-    let status = fs::read_to_string("/proc/self/status").context("memory is only measured on Linux")?;
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kibibytes = peak.and_then(|peak| peak.trim().strip_suffix(" kB"));
-    Ok(1024 * kibibytes.context("/proc/self/status has no VmHWM")?.parse::<u64>()?)
-}
-
-/// The least of each figure over several measurements.
+/// The minimum of each number over several measurements.
 struct Least {
     load_s: f64,
     split_s: f64,
@@ -113,9 +102,9 @@ fn theirs(python: &Path, file: &Path, split_to: Option<&Path>) -> anyhow::Result
     Peer::start(python, "pycocotools_annotations.py")?.ask(&json!({"file": file, "split_to": split_to}))
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
-    let file = made::train2017_size()?;
-    let python = options.python.as_deref();
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let file = synthetic::train2017_size()?;
+    let python = options.peer.python.as_deref();
     let (mut our_load, mut peer_load) = (Least::none(), Least::none());
     for _ in 0..options.repeats {
         our_load.add(&ours(&file, None)?)?;
@@ -124,8 +113,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         }
     }
 
-    // What is written is as large as what was read; the peer takes a minute for it, so once will do.
-    let folder = super::made_data()?.join("split");
+    // The peer takes a minute to write as much as it read, so it does so once.
+    let folder = super::synthetic_data()?.join("split");
     fs::create_dir_all(&folder)?;
     let (mut our_split, mut peer_split) = (Least::none(), Least::none());
     for _ in 0..options.repeats {
@@ -136,11 +125,11 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     }
     fs::remove_dir_all(&folder)?;
 
-    let report = if options.json { report_json } else { report_table };
+    let report = if options.peer.json { report_json } else { report_table };
     report("load", Unit::Seconds, our_load.load_s, peer_load.load_s);
     report("load_memory", Unit::Bytes, our_load.peak_bytes, peer_load.peak_bytes);
     report("sparsify_write", Unit::Seconds, our_split.split_s, peer_split.split_s);
-    if !options.json {
+    if !options.peer.json {
         println!("sparsifying and writing took {:.2} × our loading", our_split.split_s / our_load.load_s);
     }
     Ok(())
@@ -151,7 +140,7 @@ enum Unit {
     Bytes,
 }
 
-/// A peer that was not asked has an infinite figure, which JSON shows as null.
+/// A peer that was not asked has an infinite number, which JSON shows as null.
 fn report_json(case: &str, unit: Unit, ours: f64, peer: f64) {
     let ratio = peer.is_finite().then(|| ours / peer);
     let line = match unit {

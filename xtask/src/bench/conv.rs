@@ -1,13 +1,12 @@
 //! `cargo xtask bench conv`: the kernels of `lacuna-kernels` and the same work in PyTorch.
 //!
-//! Ours and the peer's runs alternate, and the minimum of each is kept: on a shared machine that is
-//! the figure least disturbed by others. A convolution is timed forward, input gradient and weight
-//! gradient together, with everything that a training step would do for it (packing weights,
-//! allocating results). The peer's figure is the better of its two memory formats; that of a network is of one format for all
-//! of its convolutions: changing from one to the next takes time.
+//! Our runs and the peer's alternate, and the minimum of each is kept: on a shared machine that is
+//! the time least disturbed by others. A convolution is timed forward, input gradient and weight
+//! gradient together, with everything that a training step does for it (packing weights,
+//! allocating results). The peer's time is the better of its two memory formats. That of a network has
+//! one format for all convolutions, because conversions take time.
 
 use std::hint::black_box;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -17,20 +16,16 @@ use lacuna_kernels::{
 };
 use serde_json::{Value, json};
 
-use super::peer::Peer;
+use super::peer::{Peer, PeerOptions};
 
 #[derive(clap::Args)]
-pub struct Options {
-    /// An interpreter with PyTorch; without it only our side is timed.
-    #[arg(long)]
-    python: Option<PathBuf>,
-    /// One JSON object per line in place of a table.
-    #[arg(long)]
-    json: bool,
+pub(crate) struct Options {
+    #[command(flatten)]
+    peer: PeerOptions,
     /// Only cases whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
-    /// Alternations of ours and the peer's runs.
+    /// How often our runs and the peer's alternate.
     #[arg(long, default_value_t = 9)]
     repeats: usize,
     /// Numbers of threads.
@@ -43,9 +38,10 @@ const BATCH: usize = 4;
 /// The sizes of P3–P7.
 const PYRAMID: &[usize] = &[32, 16, 8, 4, 2];
 
-/// One convolution of a detector at 256×256, and how often each backbone with its pyramid has it, and RetinaNet's heads.
+/// One convolution of a detector at 256×256, and how many of it are in each backbone with its pyramid, and in
+/// RetinaNet's heads.
 struct Layer {
-    /// Of the maps that it is called with: one, or those of a pyramid, which share weights.
+    /// Sides of the maps of a call: one, or those of a pyramid, which share weights.
     sizes: &'static [usize],
     in_channels: usize,
     out_channels: usize,
@@ -125,7 +121,7 @@ const LAYERS: &[Layer] = &[
     layer(&[16],   1024, 2048, 1, 2, 0, 1),
 ];
 
-/// Those that are timed with a frozen batch norm and a ReLU behind them, too.
+/// Convolutions that are also timed with a frozen batch norm and a ReLU behind them.
 #[rustfmt::skip]
 const BLOCKS: &[Layer] = &[
     layer(&[64],     64,   64, 3, 1, 0, 0),
@@ -138,12 +134,12 @@ const BLOCKS: &[Layer] = &[
 /// Something to time: our run, and what the peer is asked.
 struct Case {
     request: Value,
-    /// Floating-point operations by the definition (not by the algorithm), 0 if not of interest.
+    /// Floating-point operations of the definition (not of the algorithm); 0 if not of interest.
     operations: f64,
     run: Box<dyn FnMut() + Send>,
 }
 
-/// Numbers in −1..1 that are the same each time; their values do not matter.
+/// The same numbers in −1..1 each time; their values do not matter.
 fn numbers(len: usize) -> Vec<f32> {
     (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 23) as f32 - 1.0).collect()
 }
@@ -173,7 +169,7 @@ fn conv_case(layer: &Layer, block: bool) -> anyhow::Result<Case> {
         if block {
             let epilogue = Epilogue { scale: Some(&scale), shift: Some(&shift), residual: None, relu: true };
             let y = conv.forward(isa, &x, &w, &epilogue).expect(fit);
-            // In its own memory, as in a step; done again to the same gradient, it changes nothing.
+            // In place, as in a step; repeating it changes nothing.
             relu_gradient(isa, Some(&y), &mut dy, out_channels, false).expect(fit);
             black_box(conv.input_gradient(isa, &dy, &w, Some(&scale)).expect(fit));
             black_box(conv.weight_gradient(isa, &x, &dy, Some(&scale)).expect(fit));
@@ -188,8 +184,8 @@ fn conv_case(layer: &Layer, block: bool) -> anyhow::Result<Case> {
     Ok(Case { request, operations, run: Box::new(run) })
 }
 
-/// A case that is no convolution of a backbone.
-fn other(request: Value, run: impl FnMut() + Send + 'static) -> Case {
+/// A case other than a convolution of a backbone.
+fn other_case(request: Value, run: impl FnMut() + Send + 'static) -> Case {
     Case { request, operations: 0.0, run: Box::new(run) }
 }
 
@@ -198,7 +194,7 @@ fn max_pool_case() -> anyhow::Result<Case> {
     let pool = MaxPool2d::new(Grid::new(BATCH, 128, 128), 64, Window::new(3, 2, 1))?;
     let x = numbers(BATCH * 128 * 128 * 64);
     let dy = numbers(BATCH * 64 * 64 * 64);
-    Ok(other(json!({"kind": "max_pool"}), move || {
+    Ok(other_case(json!({"kind": "max_pool"}), move || {
         let pooled = pool.forward(isa, &x).expect("shapes fit");
         black_box(pool.gradient(isa, &dy, &pooled.taps).expect("shapes fit"));
     }))
@@ -217,10 +213,10 @@ fn norm_case(sizes: &[usize], channels: usize, groups: usize) -> anyhow::Result<
     let mut dy = x.clone();
     let request =
         json!({"kind": "norm", "batch": BATCH, "sizes": sizes, "channels": channels, "groups": groups});
-    Ok(other(request, move || {
+    Ok(other_case(request, move || {
         let normalized = normalize.forward(isa, &x, &weight, &bias, None, true).expect("shapes fit");
         let (y, statistics) = (Some(&normalized.y[..]), &normalized.statistics);
-        // In its own memory, as in a step; done again to the same gradient, it changes nothing.
+        // In place, as in a step; repeating it changes nothing.
         black_box(normalize.gradients(isa, &x, statistics, &weight, y, &mut dy, true).expect("shapes fit"));
     }))
 }
@@ -232,7 +228,7 @@ fn focal_case() -> Case {
     let logits = numbers(ROWS * CLASSES);
     let labels: Vec<i32> = (0..ROWS as i32).map(|row| if row % 50 == 0 { row % 80 } else { -1 }).collect();
     let focal = FocalLoss { alpha: 0.25, gamma: 2.0 };
-    other(json!({"kind": "focal"}), move || {
+    other_case(json!({"kind": "focal"}), move || {
         black_box(focal.forward(isa, &logits, CLASSES, &labels, None).expect("shapes fit"));
     })
 }
@@ -245,7 +241,7 @@ fn sgd_case() -> Case {
     let make = || -> Vec<Vec<f32>> { (0..PARAMETERS.0).map(|_| numbers(PARAMETERS.1)).collect() };
     let (mut parameters, gradients, mut velocities) = (make(), make(), make());
     let sgd = Sgd { learning_rate: 1e-9, momentum: 0.9, weight_decay: 1e-4 };
-    other(json!({"kind": "sgd", "tensors": PARAMETERS.0, "size": PARAMETERS.1}), move || {
+    other_case(json!({"kind": "sgd", "tensors": PARAMETERS.0, "size": PARAMETERS.1}), move || {
         let mut slots: Vec<SgdParameter> = parameters
             .iter_mut()
             .zip(&gradients)
@@ -260,27 +256,27 @@ fn ema_case() -> Case {
     let isa = Isa::best();
     let make = || -> Vec<Vec<f32>> { (0..PARAMETERS.0).map(|_| numbers(PARAMETERS.1)).collect() };
     let (mut averages, values) = (make(), make());
-    other(json!({"kind": "ema", "tensors": PARAMETERS.0, "size": PARAMETERS.1}), move || {
+    other_case(json!({"kind": "ema", "tensors": PARAMETERS.0, "size": PARAMETERS.1}), move || {
         let mut slots: Vec<Average> =
             averages.iter_mut().zip(&values).map(|(average, value)| Average { average, value }).collect();
         ema(isa, 0.999, &mut slots).expect("shapes fit");
     })
 }
 
-/// A plain copy of as many bytes as `sgd` (or, 3 to 5, `ema`) touches: the measure of the two.
+/// A plain copy of as many bytes as `sgd` touches (`ema` touches three fifths of them): the bound of both.
 fn copy_case() -> Case {
     use rayon::prelude::*;
     // SGD reads three floats per parameter and writes two: a copy of 2.5 floats.
     let from = numbers(PARAMETERS.0 * PARAMETERS.1 * 5 / 2);
     let mut to = from.clone();
-    other(Value::Null, move || {
+    other_case(Value::Null, move || {
         to.par_chunks_mut(1 << 14)
             .zip(from.par_chunks(1 << 14))
             .for_each(|(to, from)| to.copy_from_slice(from));
     })
 }
 
-/// What can be timed, before any memory is taken for it.
+/// A case before its memory is allocated.
 #[derive(Clone, Copy)]
 enum Kind {
     Conv(&'static Layer),
@@ -304,17 +300,17 @@ impl Kind {
     }
 
     fn name(self) -> String {
-        let describe = |kind: &str, layer: &Layer| {
+        let conv_name = |kind: &str, layer: &Layer| {
             let Layer { sizes, in_channels, out_channels, kernel, stride, .. } = layer;
-            let place = match sizes {
+            let maps = match sizes {
                 [size] => size.to_string(),
                 _ => "P3-P7".into(),
             };
-            format!("{kind} {kernel}x{kernel} s{stride} {in_channels}->{out_channels} @{place}")
+            format!("{kind} {kernel}x{kernel} s{stride} {in_channels}->{out_channels} @{maps}")
         };
         match self {
-            Self::Conv(layer) => describe("conv", layer),
-            Self::Block(layer) => describe("block", layer),
+            Self::Conv(layer) => conv_name("conv", layer),
+            Self::Block(layer) => conv_name("block", layer),
             Self::MaxPool => "max-pool 3x3 s2 64 @128".into(),
             Self::GroupNorm => "group norm 32 + relu 256 @P3-P7".into(),
             Self::BatchNorm => "batch norm + relu 64 @64".into(),
@@ -325,7 +321,7 @@ impl Kind {
         }
     }
 
-    /// How often a network has it.
+    /// How many of it a network has.
     fn times_in(self, network: &Network) -> u32 {
         match self {
             Self::Conv(layer) => (network.times)(layer),
@@ -348,8 +344,8 @@ impl Kind {
     }
 }
 
-/// Operations per second of the inner kernel with its panel in the nearest cache, on one thread: what
-/// a convolution could reach at most, to be held against the processor's nominal peak.
+/// Operations per second of the inner kernel with its panel in the first-level cache, on one thread: the bound of
+/// convolutions, to compare with the processor's peak.
 fn inner_kernel_operations() -> anyhow::Result<f64> {
     const PIXELS: usize = 960;
     const CHANNELS: [usize; 2] = [256, 32];
@@ -364,36 +360,34 @@ fn inner_kernel_operations() -> anyhow::Result<f64> {
     Ok(2.0 * (PIXELS * CHANNELS[0] * CHANNELS[1]) as f64 / seconds)
 }
 
-/// Threads wait for more work by trying again and again for a while; those of one side are not to be at it while the
-/// other's are timed.
+/// Idle threads spin for a while before they sleep; those of one side must sleep while the other is timed.
 const SETTLING: Duration = Duration::from_millis(20);
 
-/// Seconds for which threads of this process ran on a processor.
+/// Processor time of this process so far, in seconds.
 fn processor_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// One timing of `run`, repeated until it is long enough to measure; a first run, which finds the caches as the other side
-/// left them, does not count. One thread is timed by the processor's time, which others on the machine hardly disturb; several
-/// by the clock.
+/// Seconds of one `run`, repeated for long enough to measure. A first run, with the caches as the other side left them,
+/// does not count. One thread is timed by processor time, which other processes hardly disturb; several by the clock.
 fn time(pool: &rayon::ThreadPool, run: &mut (dyn FnMut() + Send)) -> f64 {
     pool.install(|| {
         run();
-        let (start, of_processor) = (Instant::now(), processor_seconds());
+        let (start, processor_start) = (Instant::now(), processor_seconds());
         let mut runs = 0.0;
         while runs == 0.0 || start.elapsed() < Duration::from_millis(20) {
             run();
             runs += 1.0;
         }
         match rayon::current_num_threads() {
-            1 => (processor_seconds() - of_processor) / runs,
+            1 => (processor_seconds() - processor_start) / runs,
             _ => start.elapsed().as_secs_f64() / runs,
         }
     })
 }
 
-/// A network, and how often it has a convolution.
+/// A network, and how many of a convolution it has.
 struct Network {
     name: &'static str,
     times: fn(&Layer) -> u32,
@@ -406,21 +400,21 @@ const NETWORKS: &[Network] = &[
     Network { name: "RetinaNet R50-FPN", times: |layer| layer.in_r50 + layer.in_heads },
 ];
 
-/// The least of each: ours, and the peer's in each of its formats.
+/// The minimum times: ours, and the peer's in each of its memory formats.
 struct Seconds {
     ours: f64,
     peer: Vec<f64>,
 }
 
 impl Seconds {
-    fn of_peer(&self) -> Option<f64> {
+    fn best_of_peer(&self) -> Option<f64> {
         self.peer.iter().copied().reduce(f64::min)
     }
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let inner = inner_kernel_operations()?;
-    if options.json {
+    if options.peer.json {
         let case = format!("inner kernel, {}, one thread", Isa::best().name());
         println!(
             "{}",
@@ -430,26 +424,26 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         println!("inner kernel, {}, one thread: {:.0} GF/s", Isa::best().name(), inner / 1e9);
     }
     let mut peer =
-        options.python.as_deref().map(|python| Peer::start(python, "torch_conv.py")).transpose()?;
+        options.peer.python.as_deref().map(|python| Peer::start(python, "torch_conv.py")).transpose()?;
     for &threads in &options.threads {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
         let mut found = Vec::new();
         for kind in Kind::all().filter(|kind| kind.name().contains(&options.only)) {
             let mut case = kind.prepare()?;
             let seconds = alternate(options, &pool, &mut case, peer.as_mut())?;
-            report(options.json, &kind.name(), threads, &seconds, case.operations);
+            report(options.peer.json, &kind.name(), threads, &seconds, case.operations);
             found.push((kind, seconds));
         }
         if options.only.is_empty() {
             for network in NETWORKS {
-                report_mean(options.json, network, threads, &found);
+                report_mean(options.peer.json, network, threads, &found);
             }
         }
     }
     Ok(())
 }
 
-/// Our runs and the peer's in turn.
+/// Times our runs and the peer's in turn.
 fn alternate(
     options: &Options,
     pool: &rayon::ThreadPool,
@@ -475,8 +469,8 @@ fn alternate(
     Ok(seconds)
 }
 
-/// The geometric mean of the ratios, each as often as the network has it: with the peer in the format in which that is larger,
-/// and in each.
+/// The geometric mean of the ratios, each convolution as often as the network has it, with the peer in either memory
+/// format; `ratio` is the larger of the two.
 fn report_mean(json: bool, network: &Network, threads: usize, found: &[(Kind, Seconds)]) {
     let mean = |format: usize| {
         let (mut logs, mut total) = (0.0, 0);
@@ -508,7 +502,7 @@ fn report_mean(json: bool, network: &Network, threads: usize, found: &[(Kind, Se
 }
 
 fn report(json: bool, case: &str, threads: usize, seconds: &Seconds, operations: f64) {
-    let (ours, peer) = (seconds.ours, seconds.of_peer());
+    let (ours, peer) = (seconds.ours, seconds.best_of_peer());
     let ratio = peer.map(|peer| ours / peer);
     let gflops = (operations > 0.0).then(|| operations / ours / 1e9);
     if json {

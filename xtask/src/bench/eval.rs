@@ -4,7 +4,7 @@
 //! Every measurement has a process of its own, so that no heap is warm; ours and the peer's alternate,
 //! and the minimum of each is kept. The numbers of both must agree.
 
-mod made;
+mod synthetic;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,31 +16,27 @@ use lacuna_data::{Dataset, coco};
 use lacuna_eval::{AveragePrecision, ImageDetection, average_precision};
 use serde_json::{Value, json};
 
-use self::made::Files;
-use super::peer::Peer;
+use self::synthetic::Files;
+use super::peer::{Peer, PeerOptions};
 
 #[derive(clap::Args)]
-pub struct Options {
-    /// An interpreter with pycocotools; without it only our side is timed.
-    #[arg(long)]
-    python: Option<PathBuf>,
-    /// One JSON object per line in place of a table.
-    #[arg(long)]
-    json: bool,
-    /// Alternations of ours and the peer's runs.
+pub(crate) struct Options {
+    #[command(flatten)]
+    peer: PeerOptions,
+    /// How often our runs and the peer's alternate.
     #[arg(long, default_value_t = 3)]
     repeats: usize,
 }
 
 #[derive(clap::Args)]
-pub struct Once {
+pub(crate) struct Once {
     annotations: PathBuf,
     detections: PathBuf,
 }
 
 impl Once {
-    /// Prints what one evaluation took.
-    pub fn run(self) -> anyhow::Result<()> {
+    /// Prints the times and numbers of one evaluation.
+    pub(crate) fn run(self) -> anyhow::Result<()> {
         let start = Instant::now();
         let dataset = coco::read(&self.annotations)?;
         let found = read_results(&self.detections, &dataset)?;
@@ -70,7 +66,7 @@ fn stats(ap: &AveragePrecision) -> [f64; 12] {
     std::array::from_fn(|_| stats.next().expect("twelve"))
 }
 
-/// The least of each figure over several measurements, and the numbers of the last.
+/// The minimum of each time over several measurements, and the statistics of the last.
 struct Least {
     load_s: f64,
     evaluate_s: f64,
@@ -108,25 +104,25 @@ fn theirs(python: &Path, files: &Files) -> anyhow::Result<Value> {
     Peer::start(python, "pycocotools_eval.py")?.ask(&request)
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
-    let files = made::val2017_size()?;
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let files = synthetic::val2017_size()?;
     let (mut our, mut peer) = (Least::none(), Least::none());
     for _ in 0..options.repeats {
         our.add(&ours(&files)?)?;
-        if let Some(python) = &options.python {
+        if let Some(python) = &options.peer.python {
             peer.add(&theirs(python, &files)?)?;
             let close = our.stats.iter().zip(&peer.stats).all(|(a, b)| (a - b).abs() < 1e-12);
             ensure!(close, "we say {:?}, pycocotools {:?}", our.stats, peer.stats);
         }
     }
-    let report = if options.json { report_json } else { report_table };
+    let report = if options.peer.json { report_json } else { report_table };
     report("load", our.load_s, peer.load_s);
     report("evaluate", our.evaluate_s, peer.evaluate_s);
     report("files_to_numbers", our.total_s, peer.total_s);
     Ok(())
 }
 
-/// A peer that was not asked has an infinite figure, which JSON shows as null.
+/// A peer that was not asked has an infinite time, which JSON shows as null.
 fn report_json(case: &str, ours: f64, peer: f64) {
     let ratio = peer.is_finite().then(|| ours / peer);
     println!("{}", json!({"case": case, "ours_s": ours, "peer_s": peer, "ratio": ratio}));

@@ -1,8 +1,8 @@
 //! `cargo xtask bench loader`: batches of a weak and a strong view, by our loader and by a PyTorch
 //! DataLoader over Pillow and torchvision.
 //!
-//! Epochs of ours and the peer's alternate, and the minimum of each is kept. Both have two workers
-//! and give every view the same size; the trainer's side does nothing but receive.
+//! Our epochs and the peer's alternate, and the minimum of each is kept. Both have two workers
+//! and give every view the same size; the receiver does nothing else.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,40 +10,36 @@ use std::time::Instant;
 
 use anyhow::Context;
 use lacuna_data::augment::ResizeRange;
-use lacuna_data::batch::{Loader, LoaderConfig, Normalize, Order, Position, Recipe};
+use lacuna_data::batch::{Loader, LoaderConfig, Normalization, Order, Position, Recipe};
 use lacuna_data::decode::OnBadImage;
 use lacuna_data::output::{IfExists, NewFolder};
-use lacuna_data::synth::{SynthConfig, fill_folder};
 use lacuna_data::{Dataset, coco};
+use lacuna_synth::{SynthConfig, fill_folder};
 use serde_json::json;
 
-use super::peer::Peer;
+use super::peer::{Peer, PeerOptions};
 
 #[derive(clap::Args)]
-pub struct Options {
-    /// An interpreter with PyTorch, torchvision and Pillow; without it only our side is timed.
-    #[arg(long)]
-    python: Option<PathBuf>,
-    /// A folder of images; without it `../shared/data/coco_mini`, or scenes made for the purpose.
+pub(crate) struct Options {
+    #[command(flatten)]
+    peer: PeerOptions,
+    /// A folder of images; without it `coco_mini` in the folder that LACUNA_DATA names, or else synthetic scenes.
     #[arg(long, requires = "annotations")]
     images: Option<PathBuf>,
     /// Their COCO annotation file.
     #[arg(long, requires = "images")]
     annotations: Option<PathBuf>,
-    /// One JSON object per line in place of a table.
-    #[arg(long)]
-    json: bool,
-    /// Alternations of ours and the peer's epochs.
+    /// How often our epoch and the peer's alternate.
     #[arg(long, default_value_t = 5)]
     repeats: usize,
 }
 
 const BATCH_SIZE: usize = 4;
 const WORKERS: usize = 2;
-/// Of each worker; PyTorch's default.
+/// Batches ahead of each worker; PyTorch's default.
 const PREFETCH: usize = 2;
-/// A fixed size, so that both sides make the same number of pixels, and smaller than the images, so
-/// that every view is resized.
+/// A fixed size, so that both sides have the same number of pixels; smaller than the images, so that every view is
+/// resized.
 const SHORT_SIDE: u32 = 224;
 const LONG_SIDE_MAX: u32 = 320;
 
@@ -55,34 +51,35 @@ struct Source {
 }
 
 impl Source {
-    fn of(options: &Options) -> anyhow::Result<Self> {
+    fn find(options: &Options) -> anyhow::Result<Self> {
         if let (Some(images), Some(annotations)) = (&options.images, &options.annotations) {
             return Ok(Self { name: "given", images: images.clone(), annotations: annotations.clone() });
         }
-        let coco_mini = super::workspace().join("../shared/data/coco_mini");
-        if coco_mini.is_dir() {
+        let coco_mini = std::env::var_os("LACUNA_DATA").map(|root| PathBuf::from(root).join("coco_mini"));
+        if let Some(coco_mini) = coco_mini.filter(|folder| folder.is_dir()) {
             let (images, annotations) = (coco_mini.join("images"), coco_mini.join("train.json"));
             return Ok(Self { name: "coco_mini", images, annotations });
         }
-        let scenes = super::made_data()?.join("scenes");
+        eprintln!("synthetic scenes: LACUNA_DATA names no folder with `coco_mini`");
+        let scenes = super::synthetic_data()?.join("scenes");
         if !scenes.is_dir() {
-            eprintln!("making scenes in {}, once", scenes.display());
+            eprintln!("writing scenes to {}, once", scenes.display());
             let folder = NewFolder::create(&scenes, IfExists::Refuse)?;
             fill_folder(&SynthConfig::default(), &[("train", 1000)], &folder, &|| true)?;
             folder.finish()?;
         }
         let (images, annotations) = (scenes.join("train"), scenes.join("annotations/instances_train.json"));
-        Ok(Self { name: "made", images, annotations })
+        Ok(Self { name: "synthetic", images, annotations })
     }
 }
 
 /// Seconds for one epoch, the start of the workers included.
-fn epoch(dataset: &Arc<Dataset>, images: &Path, epoch: u64) -> anyhow::Result<f64> {
+fn time_epoch(dataset: &Arc<Dataset>, images: &Path, epoch: u64) -> anyhow::Result<f64> {
     let range = ResizeRange { short_side: (SHORT_SIDE, SHORT_SIDE), long_side_max: LONG_SIDE_MAX };
     let config = LoaderConfig {
         batch_size: BATCH_SIZE,
         recipes: vec![Recipe::Weak(range), Recipe::Strong(range)],
-        normalize: Normalize::Torchvision,
+        normalize: Normalization::Torchvision,
         order: Order::Shuffled,
         seed: 0,
         workers: WORKERS,
@@ -98,10 +95,10 @@ fn epoch(dataset: &Arc<Dataset>, images: &Path, epoch: u64) -> anyhow::Result<f6
     Ok(start.elapsed().as_secs_f64())
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
-    let source = Source::of(options)?;
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let source = Source::find(options)?;
     let dataset = Arc::new(coco::read(&source.annotations)?);
-    let python = options.python.as_deref();
+    let python = options.peer.python.as_deref();
     let mut peer = python.map(|python| Peer::start(python, "torch_loader.py")).transpose()?;
     let request = json!({
         "images": source.images, "annotations": source.annotations, "batch_size": BATCH_SIZE,
@@ -109,19 +106,19 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     });
 
     let (mut ours, mut theirs) = (f64::INFINITY, f64::INFINITY);
-    epoch(&dataset, &source.images, 0)?;
+    time_epoch(&dataset, &source.images, 0)?;
     for n in 0..options.repeats {
         if let Some(peer) = &mut peer {
             let seconds = peer.ask(&request)?["seconds"].as_f64();
             theirs = theirs.min(seconds.context("the peer's answer has no seconds")?);
         }
-        ours = ours.min(epoch(&dataset, &source.images, 1 + n as u64)?);
+        ours = ours.min(time_epoch(&dataset, &source.images, 1 + n as u64)?);
     }
 
     let per_second = |seconds: f64| dataset.images().len() as f64 / seconds;
     let case = format!("loader {}", source.name);
     let peer_s = theirs.is_finite().then_some(theirs);
-    if options.json {
+    if options.peer.json {
         let line = json!({
             "case": case, "ours_s": ours, "peer_s": peer_s, "ratio": peer_s.map(|peer| ours / peer),
             "ours_images_per_s": per_second(ours), "peer_images_per_s": peer_s.map(per_second),

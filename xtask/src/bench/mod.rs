@@ -1,4 +1,4 @@
-//! Benchmarks, one module each.
+//! The benchmarks, one module each, and what they share.
 
 mod annotations;
 mod conv;
@@ -6,6 +6,7 @@ mod eval;
 mod loader;
 mod peer;
 mod step;
+mod synthetic;
 mod train;
 
 use std::fs;
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 #[derive(clap::Subcommand)]
-pub enum Bench {
+pub(crate) enum Bench {
     /// Annotation files of COCO's size, against pycocotools.
     Annotations(annotations::Options),
     /// One measurement of `annotations`, in a process of its own.
@@ -22,7 +23,7 @@ pub enum Bench {
     AnnotationsOnce(annotations::Once),
     /// Convolutions and the other kernels, against PyTorch.
     Conv(conv::Options),
-    /// Average precision of a file of detections, against pycocotools.
+    /// Average precision of a results file, against pycocotools.
     Eval(eval::Options),
     /// One measurement of `eval`, in a process of its own.
     #[command(hide = true)]
@@ -34,12 +35,12 @@ pub enum Bench {
     /// Our side of `step`, in a process of its own.
     #[command(hide = true)]
     StepServe(step::Serve),
-    /// Iterations of Calibrated Teacher, against the bare model's step; and memory.
+    /// Iterations of Calibrated Teacher, against bare training steps; and memory.
     Train(train::Options),
 }
 
 impl Bench {
-    pub fn run(self) -> anyhow::Result<()> {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Annotations(options) => annotations::run(&options),
             Self::AnnotationsOnce(once) => once.run(),
@@ -54,30 +55,25 @@ impl Bench {
     }
 }
 
-/// The root of the repository.
-pub fn workspace() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-}
-
-/// Where data that benchmarks make for themselves is kept from one run to the next.
-fn made_data() -> anyhow::Result<PathBuf> {
-    let folder = workspace().join("target/bench-data");
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+/// The folder of the synthetic data that benchmarks write, which is kept from one run to the next.
+fn synthetic_data() -> anyhow::Result<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bench-data");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     Ok(folder)
 }
 
-/// The memory that is resident in this process now.
+/// The resident memory of this process now.
 fn resident_bytes() -> anyhow::Result<u64> {
     status_bytes("VmRSS:")
 }
 
-/// The most memory that was ever resident in this process.
+/// The peak of the resident memory of this process.
 fn peak_bytes() -> anyhow::Result<u64> {
     status_bytes("VmHWM:")
 }
 
 fn status_bytes(name: &str) -> anyhow::Result<u64> {
-    let status = fs::read_to_string("/proc/self/status")?;
+    let status = fs::read_to_string("/proc/self/status").context("memory is only measured on Linux")?;
     let line = status.lines().find(|line| line.starts_with(name));
     let value = line.and_then(|line| line.split_whitespace().nth(1));
     let kilobytes: u64 = value.with_context(|| format!("no {name} in the status"))?.parse()?;

@@ -1,39 +1,51 @@
-//! A process that times one side of a case: one JSON request per line in, one JSON answer per line out.
+//! A process that times one side of a benchmark: one JSON request per line in, one JSON answer per line out.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, ensure};
 use lacuna_kernels::Isa;
 use serde_json::Value;
 
-pub struct Peer {
+/// The options of every benchmark that has a peer.
+#[derive(clap::Args)]
+pub(crate) struct PeerOptions {
+    /// An interpreter with the peer's libraries; without it only our side is timed.
+    #[arg(long)]
+    pub(crate) python: Option<PathBuf>,
+    /// One JSON object per line in place of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A running process.
+pub(crate) struct Peer {
     process: Child,
     requests: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
 impl Peer {
-    /// Starts `script`, a file of `xtask/peers`, held to the instruction set that we are.
-    pub fn start(python: &Path, script: &str) -> anyhow::Result<Self> {
+    /// Starts `script`, a file of `xtask/peers`, limited to our instruction set.
+    pub(crate) fn start(python: &Path, script: &str) -> anyhow::Result<Self> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(script);
         let mut command = Command::new(python);
         command.arg(script);
-        // Of PyTorch itself, oneDNN and MKL.
-        let held = match Isa::best().name() {
+        // For PyTorch itself, oneDNN and MKL.
+        let limits = match Isa::best().name() {
             "avx2" => Some(["avx2", "AVX2", "AVX2"]),
             "portable" => Some(["default", "SSE41", "SSE4_2"]),
             _ => None,
         };
-        if let Some([pytorch, onednn, mkl]) = held {
+        if let Some([pytorch, onednn, mkl]) = limits {
             command.env("ATEN_CPU_CAPABILITY", pytorch).env("ONEDNN_MAX_CPU_ISA", onednn);
             command.env("MKL_ENABLE_INSTRUCTIONS", mkl);
         }
         Self::spawn(command)
     }
 
-    pub fn spawn(mut command: Command) -> anyhow::Result<Self> {
+    pub(crate) fn spawn(mut command: Command) -> anyhow::Result<Self> {
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -45,7 +57,7 @@ impl Peer {
     }
 
     /// Sends `request` and waits for the answer.
-    pub fn ask(&mut self, request: &Value) -> anyhow::Result<Value> {
+    pub(crate) fn ask(&mut self, request: &Value) -> anyhow::Result<Value> {
         writeln!(self.requests, "{request}")?;
         self.requests.flush()?;
         let mut line = String::new();
@@ -57,7 +69,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It may have ended already; there is nothing to do about a failure here.
+        // It may have ended already, and nothing can be done about a failure here.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -7,7 +7,6 @@
 //! minimum of each side is kept. The peer's figure is that of its faster memory format.
 
 use std::io::{BufRead, Write};
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
@@ -29,30 +28,26 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::peak_bytes;
-use super::peer::Peer;
+use super::peer::{Peer, PeerOptions};
 
 #[derive(clap::Args)]
-pub struct Options {
-    /// An interpreter with PyTorch and torchvision; without it only our side is timed.
-    #[arg(long)]
-    python: Option<PathBuf>,
-    /// One JSON object per line in place of a table.
-    #[arg(long)]
-    json: bool,
+pub(crate) struct Options {
+    #[command(flatten)]
+    peer: PeerOptions,
     /// Only cases whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
-    /// Alternations of ours and the peer's runs.
+    /// How often our runs and the peer's alternate.
     #[arg(long, default_value_t = 5)]
     repeats: usize,
     #[arg(long, default_value_t = 2)]
     threads: usize,
 }
 
-/// One case, as it is asked of either side.
+/// One case, as both sides are asked for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Case {
-    pub detector: String,
+pub(crate) struct Case {
+    pub(crate) detector: String,
     backbone: String,
     size: usize,
     batch: usize,
@@ -86,18 +81,18 @@ impl Case {
     }
 
     /// A training step on two threads.
-    pub fn step(detector: &str, backbone: &str, size: usize, batch: usize) -> Self {
+    pub(crate) fn step(detector: &str, backbone: &str, size: usize, batch: usize) -> Self {
         let (detector, backbone) = (detector.to_owned(), backbone.to_owned());
         Self { detector, backbone, size, batch, predict: false, threads: 2 }
     }
 
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let Self { detector, backbone, size, batch, predict, .. } = self;
         let what = if *predict { "predict" } else { "step" };
         format!("{what} {detector} {backbone} {size}x{size} batch {batch}")
     }
 
-    pub fn config(&self) -> anyhow::Result<DetectorConfig> {
+    pub(crate) fn config(&self) -> anyhow::Result<DetectorConfig> {
         let depth = match &*self.backbone {
             "resnet18" => Depth::ResNet18,
             "resnet50" => Depth::ResNet50,
@@ -117,12 +112,12 @@ impl Case {
     }
 }
 
-/// Our side: answers cases on stdin, one run each.
+/// Our side: reads cases from stdin, runs each once and answers on stdout.
 #[derive(clap::Args)]
-pub struct Serve;
+pub(crate) struct Serve;
 
 impl Serve {
-    pub fn run(self) -> anyhow::Result<()> {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
         let mut current: Option<(Case, Work)> = None;
         for line in std::io::stdin().lock().lines() {
             let case: Case = serde_json::from_str(&line?)?;
@@ -143,7 +138,7 @@ impl Serve {
     }
 }
 
-pub struct Work {
+pub(crate) struct Work {
     predict: bool,
     student: Option<Detector>,
     teacher: Option<Detector>,
@@ -155,7 +150,7 @@ pub struct Work {
 }
 
 impl Work {
-    pub fn new(case: &Case) -> anyhow::Result<Self> {
+    pub(crate) fn new(case: &Case) -> anyhow::Result<Self> {
         let mut rng = Rng::new(Purpose::Weights, 0, 0, 0);
         let config = case.config()?;
         let (student, teacher) = if case.predict {
@@ -201,7 +196,7 @@ impl Work {
         }
     }
 
-    pub fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         let teacher = self.teacher.take().expect("between runs there is a teacher");
         std::hint::black_box(teacher.detect(&self.images(&Device::flex())));
         if self.predict {
@@ -220,7 +215,7 @@ impl Work {
     }
 }
 
-/// The smallest time of a process so far, and its peak of memory.
+/// A process, its minimum time so far, and its peak of memory.
 struct Side {
     process: Peer,
     channels_last: bool,
@@ -245,13 +240,13 @@ impl Side {
     }
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     for case in Case::all(options.threads).iter().filter(|case| case.name().contains(&options.only)) {
         let mut serve = Command::new(std::env::current_exe()?);
         serve.args(["bench", "step-serve"]);
         let mut ours = Side::new(Peer::spawn(serve)?, true);
         let mut theirs = Vec::new();
-        if let Some(python) = &options.python {
+        if let Some(python) = &options.peer.python {
             for channels_last in [false, true] {
                 theirs.push(Side::new(Peer::start(python, "torch_step.py")?, channels_last));
             }
@@ -261,7 +256,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             theirs.iter_mut().try_for_each(|side| side.run(case))?;
         }
         let best = theirs.iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        report(options.json, case, &ours, best);
+        report(options.peer.json, case, &ours, best);
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! `cargo xtask bench train`: what an iteration of Calibrated Teacher costs beyond the bare model's step,
+//! `cargo xtask bench train`: what an iteration of Calibrated Teacher costs beyond a bare training step,
 //! and whether memory grows.
 //!
-//! The run is a real one, with its loader, calibrator, metrics and checkpoints, on made images. Every few
-//! iterations it is held and as many bare steps of the same detector on views of the same size are timed
-//! (`bench step`'s: teacher, student, SGD, moving average), so that both see the same machine.
+//! The run is a real one, with its loader, calibrator, metrics and checkpoints, on synthetic images. Every
+//! few iterations it pauses, and as many bare steps of the same detector on views of the same size are timed
+//! (those of `bench step`: teacher, student, SGD, moving average), so that both run under the same conditions.
 
 use std::path::Path;
 use std::time::Instant;
@@ -11,26 +11,26 @@ use std::time::Instant;
 use anyhow::Context;
 use lacuna_calib::Calibrator;
 use lacuna_data::output::{IfExists, NewFolder};
-use lacuna_data::synth::{SynthConfig, fill_folder};
-use lacuna_train::config::{RunConfig, Source};
+use lacuna_synth::{SynthConfig, fill_folder};
+use lacuna_train::config::{ConfigSource, RunConfig};
 use lacuna_train::data::Data;
 use lacuna_train::metrics::MetricsWindow;
 use lacuna_train::phases::Phase;
-use lacuna_train::runner::{Begin, Spectator, train};
+use lacuna_train::run::{Begin, Observer, train};
 use serde_json::json;
 
 use super::step::{Case, Work};
-use super::{made_data, resident_bytes};
+use super::{resident_bytes, synthetic_data};
 
 #[derive(clap::Args)]
-pub struct Options {
+pub(crate) struct Options {
     /// One JSON object per line in place of a table.
     #[arg(long)]
     json: bool,
     /// Only cases whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
-    /// Iterations of each case; those of the one that watches memory are 2,000.
+    /// Iterations of each case; the memory case has 2,000.
     #[arg(long, default_value_t = 60)]
     iterations: u64,
 }
@@ -40,8 +40,8 @@ const SIZE: u32 = 256;
 /// Iterations, and bare steps, at a time.
 const AT_A_TIME: u64 = 10;
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
-    let data = made_data()?.join("train");
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let data = synthetic_data()?.join("train");
     if !data.exists() {
         let scenes = SynthConfig { width: SIZE..=SIZE, height: SIZE..=SIZE, ..SynthConfig::default() };
         let folder = NewFolder::create(&data, IfExists::Refuse)?;
@@ -52,17 +52,17 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         for backbone in ["resnet18", "resnet50"] {
             let case = Case::step(detector, backbone, SIZE as usize, 4);
             if case.name().contains(&options.only) {
-                iterations(&case, &data, options)?;
+                time_iterations(&case, &data, options)?;
             }
         }
     }
     if "memory of 2000 iterations".contains(&options.only) {
-        memory(&data, options)?;
+        measure_memory(&data, options)?;
     }
     Ok(())
 }
 
-fn config(detector: &str, data: &Path, more: &str) -> anyhow::Result<RunConfig> {
+fn run_config(detector: &str, data: &Path, more: &str) -> anyhow::Result<RunConfig> {
     let annotations = data.join("annotations/instances_train.json");
     let text = format!(
         "[data.train]\npath = {:?}\nimages = {:?}\n\
@@ -72,7 +72,7 @@ fn config(detector: &str, data: &Path, more: &str) -> anyhow::Result<RunConfig> 
         annotations.display(),
         data.join("train").display()
     );
-    Ok(RunConfig::parse(Source { path: Path::new("bench"), text: &text, set: &[] })?)
+    Ok(RunConfig::parse(ConfigSource { path: Path::new("bench"), text: &text, overrides: &[] })?)
 }
 
 /// The time of iterations, and of bare steps in between.
@@ -84,8 +84,8 @@ struct Alternating {
     counted: u64,
 }
 
-impl Spectator for Alternating {
-    fn begins(&mut self, _: &Data, _: u64) {
+impl Observer for Alternating {
+    fn started(&mut self, _: &Data, _: u64) {
         self.resumed = Instant::now();
     }
 
@@ -96,7 +96,7 @@ impl Spectator for Alternating {
         let iterations_s = self.resumed.elapsed().as_secs_f64();
         let start = Instant::now();
         (0..AT_A_TIME).for_each(|_| self.bare.run());
-        // The first ones find caches and memory cold.
+        // The first ones run with cold caches.
         if iteration > AT_A_TIME {
             self.iterations_s += iterations_s;
             self.bare_s += start.elapsed().as_secs_f64();
@@ -106,27 +106,29 @@ impl Spectator for Alternating {
     }
 }
 
-fn iterations(case: &Case, data: &Path, options: &Options) -> anyhow::Result<()> {
+fn time_iterations(case: &Case, data: &Path, options: &Options) -> anyhow::Result<()> {
     let more = format!(
         "[views]\nshort_side = [{SIZE}, {SIZE}]\n\
          [train]\niterations = {}\nbatch_size = 4\nlr = 0.001\nlog_every = 10\ncheckpoint_every = 1000\n",
         options.iterations.max(2 * AT_A_TIME)
     );
-    let mut config = config(&case.detector, data, &more)?;
+    let mut config = run_config(&case.detector, data, &more)?;
     config.detector = case.config()?;
     let run = tempfile::tempdir()?;
-    let mut spectator = Alternating {
+    let mut observer = Alternating {
         bare: Work::new(case)?,
         resumed: Instant::now(),
         iterations_s: 0.0,
         bare_s: 0.0,
         counted: 0,
     };
-    let finished = train(config, &run.path().join("run"), Begin::New(IfExists::Refuse), &mut spectator)?;
-    let Alternating { iterations_s, bare_s, counted, .. } = spectator;
+    let finished = train(config, &run.path().join("run"), Begin::New(IfExists::Refuse), &mut observer)?;
+    let Alternating { iterations_s, bare_s, counted, .. } = observer;
     let (ours, bare) = (iterations_s / counted as f64, bare_s / counted as f64);
-    let phases: Vec<(&str, f64)> =
-        Phase::ALL.into_iter().map(|phase| (phase.name(), finished.watch.of(phase).as_secs_f64())).collect();
+    let phases: Vec<(&str, f64)> = Phase::ALL
+        .into_iter()
+        .map(|phase| (phase.name(), finished.stopwatch.elapsed(phase).as_secs_f64()))
+        .collect();
     let whole: f64 = phases.iter().map(|(_, seconds)| seconds).sum();
     let name = case.name().replace("step", "iteration");
     if options.json {
@@ -145,11 +147,11 @@ fn iterations(case: &Case, data: &Path, options: &Options) -> anyhow::Result<()>
     Ok(())
 }
 
-/// What is resident after 500, 1,000, 1,500 and 2,000 iterations.
+/// Resident memory after 500, 1,000, 1,500 and 2,000 iterations.
 #[derive(Default)]
 struct Resident(Vec<u64>);
 
-impl Spectator for Resident {
+impl Observer for Resident {
     fn iteration(&mut self, iteration: u64, _: usize, _: &MetricsWindow, _: Option<&Calibrator>) {
         if iteration.is_multiple_of(500) {
             self.0.push(resident_bytes().unwrap_or(0));
@@ -157,18 +159,18 @@ impl Spectator for Resident {
     }
 }
 
-fn memory(data: &Path, options: &Options) -> anyhow::Result<()> {
+fn measure_memory(data: &Path, options: &Options) -> anyhow::Result<()> {
     let more = "window_images = 400\n[method.teacher]\nscore_min = 0.05\n\
                 [views]\nshort_side = [64, 96]\n\
                 [train]\niterations = 2000\nbatch_size = 2\nlr = 0.005\n";
-    let mut config = config("fcos", data, more)?;
+    let mut config = run_config("fcos", data, more)?;
     if let lacuna_models::DetectorConfig::Fcos(detector) = &mut config.detector {
         (detector.width, detector.head_depth, detector.backbone.width) = (32, 1, 32);
     }
     let run = tempfile::tempdir()?;
     let mut resident = Resident::default();
     train(config, &run.path().join("run"), Begin::New(IfExists::Refuse), &mut resident)
-        .context("the run that watches memory")?;
+        .context("the memory case")?;
     let Resident(resident) = resident;
     if options.json {
         println!("{}", json!({ "case": "memory of 2000 iterations", "resident_bytes_every_500": resident }));

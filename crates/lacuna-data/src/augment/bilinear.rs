@@ -1,3 +1,5 @@
+//! Bilinear resizing without antialiasing, as PyTorch does it.
+
 use rayon::prelude::*;
 
 use crate::decode::RgbImage;

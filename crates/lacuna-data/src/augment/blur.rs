@@ -1,3 +1,5 @@
+//! Gaussian blur, as Pillow does it.
+
 use crate::decode::RgbImage;
 
 /// Box blurs that make up a Gaussian one.

@@ -1,3 +1,5 @@
+//! Rotation of hues, as torchvision does it.
+
 use crate::decode::RgbImage;
 
 /// Turn all hues by this part of the color circle: torchvision's `adjust_hue` of a Pillow image.

@@ -24,6 +24,7 @@ pub use recolor::{ColorJitter, Erasing, GaussianBlur, RandomErasing, Recolor, Re
 pub struct Resize {
     /// The short side, unless that makes the long side longer than it may be.
     pub short_side: u32,
+    /// The longest that the long side may be.
     pub long_side_max: u32,
 }
 
@@ -54,6 +55,7 @@ impl Resize {
 pub struct ResizeRange {
     /// The shortest and the longest short side, both possible.
     pub short_side: (u32, u32),
+    /// The longest that the long side may be.
     pub long_side_max: u32,
 }
 

@@ -1,3 +1,5 @@
+//! The photometric operations of the paper, with Pillow's meaning.
+
 use super::blur::blur;
 use super::hue::turn_hues;
 use crate::decode::RgbImage;
@@ -9,7 +11,9 @@ use lacuna_random::Rng;
 ///
 /// A `factor` enhances: 0 takes the property away, 1 leaves the image as it is, more exaggerates.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[allow(missing_docs)] // Fields are explained by their variants.
 pub enum Photometric {
+    /// Change nothing.
     #[default]
     Identity,
     /// Stretch each channel over the whole of 0..=255.
@@ -88,12 +92,12 @@ fn blend(degenerate: u8, value: u8, factor: f32) -> u8 {
     (degenerate + factor * (value - degenerate)) as u8
 }
 
-fn table(value: impl Fn(u8) -> u8) -> Table {
+fn build_table(value: impl Fn(u8) -> u8) -> Table {
     std::array::from_fn(|v| value(v as u8))
 }
 
 fn map(image: &mut RgbImage, value: impl Fn(u8) -> u8) {
-    let table = table(value);
+    let table = build_table(value);
     for sample in image.pixels_mut() {
         *sample = table[usize::from(*sample)];
     }
@@ -121,11 +125,11 @@ fn stretched(histogram: &[u32; 256]) -> Table {
     let low = histogram.iter().position(|&count| count > 0).unwrap_or(0);
     let high = histogram.iter().rposition(|&count| count > 0).unwrap_or(0);
     if high <= low {
-        return table(|v| v);
+        return build_table(|v| v);
     }
     let scale = 255.0 / (high - low) as f64;
     let offset = -(low as f64) * scale;
-    table(|v| (f64::from(v) * scale + offset) as u8)
+    build_table(|v| (f64::from(v) * scale + offset) as u8)
 }
 
 /// `v → (step/2 + samples below v) / step`, with `step` = (samples below the highest value) / 255,
@@ -135,7 +139,7 @@ fn flattened(histogram: &[u32; 256]) -> Table {
     let highest = histogram.iter().rfind(|&&count| count > 0).copied().unwrap_or(0);
     let step = (samples - highest) / 255;
     if step == 0 {
-        return table(|v| v);
+        return build_table(|v| v);
     }
     let mut below = step / 2;
     histogram.map(|count| {
@@ -159,7 +163,7 @@ fn mean_gray(image: &RgbImage) -> u8 {
 /// [`blend`] for every degenerate value: two look-ups are faster than the arithmetic by far, and a
 /// view has more samples than the tables have entries.
 fn blend_tables(factor: f32) -> Vec<Table> {
-    (0..=255).map(|degenerate| table(|v| blend(degenerate, v, factor))).collect()
+    (0..=255).map(|degenerate| build_table(|v| blend(degenerate, v, factor))).collect()
 }
 
 fn saturate(image: &mut RgbImage, factor: f32) {

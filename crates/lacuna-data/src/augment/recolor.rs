@@ -1,3 +1,5 @@
+//! The color changes of other systems: jitter, gray, blur and erasing.
+
 use super::photometric::Photometric;
 use crate::decode::RgbImage;
 use lacuna_random::{Purpose, Rng};
@@ -8,8 +10,11 @@ use lacuna_random::{Purpose, Rng};
 /// and a turn of all hues from `[−hue, hue]` of the color circle. The four are done in random order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ColorJitter {
+    /// The largest change of brightness.
     pub brightness: f64,
+    /// The largest change of contrast.
     pub contrast: f64,
+    /// The largest change of saturation.
     pub saturation: f64,
     /// At most ½.
     pub hue: f64,
@@ -20,7 +25,9 @@ pub struct ColorJitter {
 /// How far an image is blurred.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GaussianBlur {
+    /// The least and the largest standard deviation, in pixels.
     pub sigma: (f64, f64),
+    /// The probability of a blur.
     pub probability: f64,
 }
 
@@ -32,16 +39,20 @@ pub struct RandomErasing {
     pub scale: (f64, f64),
     /// Height by width; its logarithm is uniform.
     pub ratio: (f64, f64),
+    /// The probability of an erasing.
     pub probability: f64,
 }
 
 /// What recolorings are drawn from: the steps in their order, each of them optional.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RecolorRange {
+    /// Changes of brightness, contrast, saturation and hue.
     pub jitter: Option<ColorJitter>,
     /// How likely all colors become their gray.
     pub gray_probability: f64,
+    /// A blur.
     pub blur: Option<GaussianBlur>,
+    /// Up to three rectangles of noise.
     pub erasings: [Option<RandomErasing>; 3],
 }
 
@@ -191,10 +202,15 @@ impl From<Photometric> for Recolor {
 /// A rectangle that is replaced by noise: every level of every sample is equally likely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Erasing {
+    /// The left side.
     pub x: u32,
+    /// The top side.
     pub y: u32,
+    /// In pixels.
     pub width: u32,
+    /// In pixels.
     pub height: u32,
+    /// The seed of the noise.
     pub noise_seed: u64,
 }
 

@@ -18,12 +18,12 @@ use lacuna_random::{Purpose, Rng};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
 
-pub fn fixture(name: &str) -> Value {
+pub(crate) fn fixture(name: &str) -> Value {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/torchvision").join(name);
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-pub fn floats(value: &Value) -> Vec<f32> {
+pub(crate) fn floats(value: &Value) -> Vec<f32> {
     value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32).collect()
 }
 
@@ -73,7 +73,7 @@ fn parameter(name: &str, shape: &[usize]) -> Vec<f32> {
 }
 
 /// A checkpoint file of torchvision's names, shapes and layouts, filled.
-pub fn checkpoint(shapes: &BTreeMap<String, Vec<usize>>, folder: &Path) -> PathBuf {
+pub(crate) fn checkpoint(shapes: &BTreeMap<String, Vec<usize>>, folder: &Path) -> PathBuf {
     let bytes: Vec<(&String, &Vec<usize>, Vec<u8>)> = shapes
         .iter()
         .map(|(name, shape)| {
@@ -89,7 +89,7 @@ pub fn checkpoint(shapes: &BTreeMap<String, Vec<usize>>, folder: &Path) -> PathB
 }
 
 /// The configuration that `make.py` builds.
-pub fn config(detector: &str, backbone: &str, n_classes: usize) -> DetectorConfig {
+pub(crate) fn config(detector: &str, backbone: &str, n_classes: usize) -> DetectorConfig {
     let depth = if backbone == "resnet18" { Depth::ResNet18 } else { Depth::ResNet50 };
     let backbone = ResNetConfig { frozen_stages: 0, ..ResNetConfig::new(depth) };
     match detector {
@@ -113,7 +113,7 @@ pub fn config(detector: &str, backbone: &str, n_classes: usize) -> DetectorConfi
 }
 
 /// The detector of `config`, filled by way of a checkpoint.
-pub fn filled(config: &DetectorConfig, device: &Device) -> Detector {
+pub(crate) fn filled(config: &DetectorConfig, device: &Device) -> Detector {
     let folder = tempfile::tempdir().unwrap();
     let empty = config.init(&Device::flex(), &mut Rng::new(Purpose::Weights, 0, 0, 0));
     let bytes = lacuna_models::weights::to_safetensors(&empty);
@@ -123,7 +123,7 @@ pub fn filled(config: &DetectorConfig, device: &Device) -> Detector {
 }
 
 /// The two images, normalized and padded.
-pub fn images(device: &Device) -> Images {
+pub(crate) fn images(device: &Device) -> Images {
     let scene = fixture("scene.json");
     let names = scene["images"].as_array().unwrap();
     let sizes: Vec<[usize; 2]> = serde_json::from_value(scene["sizes"].clone()).unwrap();
@@ -151,12 +151,12 @@ pub fn images(device: &Device) -> Images {
     }
 }
 
-pub fn boxes(value: &Value) -> Vec<Box2> {
+pub(crate) fn boxes(value: &Value) -> Vec<Box2> {
     let boxes: Vec<[f32; 4]> = serde_json::from_value(value.clone()).unwrap();
     boxes.into_iter().map(|[x1, y1, x2, y2]| Box2::new(x1, y1, x2, y2)).collect()
 }
 
-pub fn targets(case: &str) -> Vec<Vec<Target>> {
+pub(crate) fn targets(case: &str) -> Vec<Vec<Target>> {
     let of_image = |value: &Value| {
         let classes: Vec<usize> = serde_json::from_value(value["labels"].clone()).unwrap();
         boxes(&value["boxes"])
@@ -169,7 +169,7 @@ pub fn targets(case: &str) -> Vec<Vec<Target>> {
 }
 
 /// `expected` is a sample of a tensor: shape, largest magnitude, values at multiples of a stride.
-pub fn assert_sample(what: &str, actual: &[f32], expected: &Value, tolerance: f32) {
+pub(crate) fn assert_sample(what: &str, actual: &[f32], expected: &Value, tolerance: f32) {
     let shape: Vec<usize> = serde_json::from_value(expected["shape"].clone()).unwrap();
     assert_eq!(actual.len(), shape.iter().product::<usize>(), "{what}: {shape:?}");
     let largest = expected["max_abs"].as_f64().unwrap() as f32;
@@ -182,7 +182,7 @@ pub fn assert_sample(what: &str, actual: &[f32], expected: &Value, tolerance: f3
 }
 
 /// The loss of a case's targets, as torchvision has it.
-pub fn loss(detector: &Detector, case: &str) -> Losses {
+pub(crate) fn loss(detector: &Detector, case: &str) -> Losses {
     let batch = images(&Device::flex().autodiff());
     // torchvision divides RetinaNet's losses per image, the others' by batch.
     let per_image = matches!(detector, Detector::RetinaNet(_));

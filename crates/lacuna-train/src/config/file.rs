@@ -1,34 +1,42 @@
 //! From the text of a configuration file to a [`RunConfig`], and back.
 //!
-//! Defaults are a whole configuration as a tree of values. What the file says is laid over it, so a key
-//! that the defaults do not have is unknown, and it is known which keys there are instead.
+//! The defaults are a whole configuration as a tree of values. The file's values replace them one by one, so a key that
+//! the defaults do not have is unknown, and an error can name the keys that there are.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use lacuna_data::nearest;
-use lacuna_models::DetectorConfig;
-use lacuna_models::DetectorKind;
 use lacuna_models::resnet::Depth;
-use serde::Deserialize as _;
+use lacuna_models::{DetectorConfig, DetectorKind};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize as _, Serialize};
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Table, Value};
 
-use super::{Method, RunConfig};
+use super::RunConfig;
+use super::rules::Violation;
+use crate::methods::Method;
 
-/// Where a value was said.
+/// Where a configuration gives a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceLocation {
+    /// In a line of the file.
     Line {
+        /// The file.
         path: PathBuf,
+        /// Counted from 1.
         line: usize,
     },
-    /// With `--set`.
-    Set,
-    /// Nowhere in this file.
+    /// In an override, such as `train.lr=0.005`.
+    Override {
+        /// The whole override as it was given.
+        assignment: String,
+    },
+    /// Nowhere in the file.
     File {
+        /// The file.
         path: PathBuf,
     },
 }
@@ -37,7 +45,7 @@ impl fmt::Display for SourceLocation {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Self::Line { path, line } => write!(f, "{}:{line}", path.display()),
-            Self::Set => f.write_str("--set"),
+            Self::Override { assignment } => write!(f, "override `{assignment}`"),
             Self::File { path } => write!(f, "{}", path.display()),
         }
     }
@@ -47,38 +55,54 @@ impl fmt::Display for SourceLocation {
 #[derive(Debug, thiserror::Error)]
 #[error("{location}: {problem}")]
 pub struct ConfigError {
+    /// Where the value stands.
     pub location: SourceLocation,
+    /// What is wrong with it.
     pub problem: String,
+    /// The nearest known key or word, or which there are.
     pub hint: Option<String>,
 }
 
-/// A configuration as it was given: a file, and what `--set` adds.
+/// A configuration as it was given: a file, and values that override it.
 #[derive(Clone, Copy, Debug)]
-pub struct Source<'a> {
+pub struct ConfigSource<'a> {
+    /// The file, for messages.
     pub path: &'a Path,
+    /// Its text.
     pub text: &'a str,
-    /// `key=value`, with the value in TOML; what is no TOML is a string.
-    pub set: &'a [String],
+    /// Each `key=value`, with the value in TOML; what is not TOML is a string.
+    pub overrides: &'a [String],
 }
 
 impl RunConfig {
-    /// Every value, checked.
-    pub fn parse(source: Source) -> Result<Self, ConfigError> {
+    /// Reads a configuration: defaults for what is not given, and every value checked.
+    pub fn parse(source: ConfigSource) -> Result<Self, ConfigError> {
         let given = Given::read(source)?;
         let config = given.config()?;
-        config.check().map_err(|(key, rule)| given.error(&key, format!("`{key}` {rule}")))?;
+        config
+            .check()
+            .map_err(|Violation { key, rule }| given.error(&key, format!("`{key}` must be {rule}")))?;
         Ok(config)
     }
 
-    /// The whole configuration as TOML, but for the number of classes, which the data has.
+    /// The whole configuration as TOML, without the number of classes, which the data gives.
     pub fn to_toml(&self) -> String {
-        let text = toml::to_string(self).expect("every configuration can be written as TOML");
-        text.replacen(&format!("n_classes = {}\n", self.detector.n_classes()), "", 1)
+        // Taken out of this section, which has no text of the user's that may look the same.
+        let n_classes = format!("n_classes = {}\n", self.detector.n_classes());
+        [
+            section("data", &self.data),
+            section("detector", &self.detector).replacen(&n_classes, "", 1),
+            section("start", &self.start),
+            section("views", &self.views),
+            section("train", &self.train),
+            section("method", &self.method),
+        ]
+        .join("\n")
     }
 
     /// The same detector for this number of classes.
     #[must_use]
-    pub fn with_n_classes(mut self, n_classes: usize) -> Self {
+    pub(crate) fn with_n_classes(mut self, n_classes: usize) -> Self {
         match &mut self.detector {
             DetectorConfig::RetinaNet(config) => config.n_classes = n_classes,
             DetectorConfig::Fcos(config) => config.n_classes = n_classes,
@@ -87,7 +111,7 @@ impl RunConfig {
         self
     }
 
-    /// The first key in which the two differ, if it has a part in what a run computes.
+    /// The first key in which the two differ and that has an effect on results.
     pub fn difference(&self, other: &Self) -> Option<String> {
         let [ours, theirs] =
             [self, other].map(|config| Table::try_from(config).expect("a configuration is a table"));
@@ -95,8 +119,7 @@ impl RunConfig {
     }
 }
 
-/// Where the data lies (what it is, a run knows by itself), who prepares it, how often the run is saved and
-/// whether it stops at an image that cannot be read does not change its results so far.
+/// Keys without an effect on results so far. The data may be moved: a fingerprint tells whether it is the same.
 const WITHOUT_EFFECT: [&str; 8] = [
     "data.on_bad_image",
     "data.train.path",
@@ -116,7 +139,10 @@ fn first_difference(above: &str, ours: &Table, theirs: &Table) -> Option<String>
     })
 }
 
-/// What the file and `--set` say, and where.
+/// No key has so many parts.
+const KEY_PARTS_MAX: usize = 16;
+
+/// The values of the file and of the overrides, and where each stands.
 struct Given<'a> {
     path: &'a Path,
     values: Table,
@@ -124,8 +150,8 @@ struct Given<'a> {
 }
 
 impl<'a> Given<'a> {
-    fn read(source: Source<'a>) -> Result<Self, ConfigError> {
-        let Source { path, text, set } = source;
+    fn read(source: ConfigSource<'a>) -> Result<Self, ConfigError> {
+        let ConfigSource { path, text, overrides } = source;
         let line_of = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
         let at_its_location = |error: toml::de::Error| {
             let location = match error.span() {
@@ -141,23 +167,30 @@ impl<'a> Given<'a> {
         };
         note_locations("", table.get_ref(), &mut note);
         let mut values: Table = toml::from_str(text).map_err(at_its_location)?;
-        for assignment in set {
-            let wrong = |problem: String| ConfigError { location: SourceLocation::Set, problem, hint: None };
+        for assignment in overrides {
+            let location = SourceLocation::Override { assignment: assignment.clone() };
+            let wrong = |problem: String| ConfigError { location: location.clone(), problem, hint: None };
             let (key, value) = assignment.split_once('=').ok_or_else(|| {
                 wrong(format!("`{assignment}` is not of the form `key=value`, such as `train.lr=0.005`"))
             })?;
             let (key, value) = (key.trim(), value.trim());
+            // Tables in tables are built, and dropped, by recursion.
+            if key.split('.').count() > KEY_PARTS_MAX {
+                return Err(wrong(format!(
+                    "`{assignment}` is of a key with more than {KEY_PARTS_MAX} parts"
+                )));
+            }
             let value = toml::from_str::<Table>(&format!("value = {value}"))
                 .ok()
                 .and_then(|mut table| table.remove("value"))
                 .unwrap_or_else(|| Value::String(value.to_owned()));
             put(&mut values, key, value).map_err(wrong)?;
-            locations.insert(key.to_owned(), SourceLocation::Set);
+            locations.insert(key.to_owned(), location);
         }
         Ok(Self { path, values, locations })
     }
 
-    /// Where a key, or else the nearest one above it, was said.
+    /// Where a key, or else the nearest table above it, stands.
     fn location(&self, key: &str) -> SourceLocation {
         let mut key = key;
         loop {
@@ -175,14 +208,14 @@ impl<'a> Given<'a> {
         ConfigError { location: self.location(key), problem, hint: None }
     }
 
-    /// A word that decides which other keys there are; `default` if it need not be said.
+    /// A word that decides which other keys there are; `default` if it need not be given.
     fn word(&self, key: &str, words: &[&str], default: Option<&str>) -> Result<String, ConfigError> {
         let known = words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
-        let said = key.split('.').try_fold(None, |value: Option<&Value>, part| {
+        let given = key.split('.').try_fold(None, |value: Option<&Value>, part| {
             let table = value.map_or(Some(&self.values), Value::as_table)?;
             table.get(part).map(Some)
         });
-        match said.flatten() {
+        match given.flatten() {
             Some(Value::String(word)) if words.contains(&word.as_str()) => Ok(word.clone()),
             Some(value) => {
                 let mut error = self.error(key, format!("`{key}` is {value}, not one of {known}"));
@@ -196,14 +229,14 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// The defaults with what was said laid over them.
+    /// The defaults, with the given values in their place.
     fn config(&self) -> Result<RunConfig, ConfigError> {
-        // A table whose name is misspelt is not missed: it is named.
+        // Before a key is missed: its table may only be misspelt.
         self.check_tables()?;
         let kind = self.word("detector.kind", &["retinanet", "fcos", "fasterrcnn"], None)?;
         let depths: [&str; 5] = ["resnet10", "resnet18", "resnet34", "resnet50", "resnet101"];
         let depth = self.word("detector.backbone.depth", &depths, Some("resnet50"))?;
-        let method = self.word("method.name", &Method::NAMES, None)?;
+        let method = self.word("method.name", Method::NAMES, None)?;
 
         let kind_of = match kind.as_str() {
             "retinanet" => DetectorKind::RetinaNet,
@@ -211,16 +244,16 @@ impl<'a> Given<'a> {
             _ => DetectorKind::FasterRcnn,
         };
         let depth_of = Depth::deserialize(Value::String(depth.clone())).expect("it is one of them");
-        let method_of = Method::named(&method).expect("it is one of them");
-        let defaults = RunConfig::new(kind_of, depth_of, method_of);
+        let mut method = Method::published(&method, kind_of).expect("it is one of them");
+        let defaults = RunConfig::new(kind_of, depth_of, method.clone());
         let mut table = Table::try_from(&defaults).expect("every configuration can be written as TOML");
         remove_n_classes(&mut table);
-        self.lay_over("", &mut table, &self.values)?;
+        self.replace_values("", &mut table, &self.values)?;
         table["detector"]["backbone"]["depth"] = Value::String(depth);
 
         let mut take = |key: &str| table.remove(key).expect("the defaults have it");
         let detector = without(take("detector"), "kind");
-        let method_values = without(take("method"), "name");
+        let settings = without(take("method"), "name");
         Ok(RunConfig {
             data: self.deserialize("data", take("data"))?,
             start: self.deserialize("start", take("start"))?,
@@ -233,17 +266,9 @@ impl<'a> Given<'a> {
                     DetectorConfig::FasterRcnn(self.deserialize("detector", detector)?)
                 }
             },
-            method: match defaults.method {
-                Method::Supervised(_) => Method::Supervised(self.deserialize("method", method_values)?),
-                Method::Fixed(_) => Method::Fixed(self.deserialize("method", method_values)?),
-                Method::Dynamic(_) => Method::Dynamic(self.deserialize("method", method_values)?),
-                Method::Calibrated(_) => Method::Calibrated(self.deserialize("method", method_values)?),
-                Method::Brl(_) => Method::Brl(self.deserialize("method", method_values)?),
-                Method::CoMining(_) => Method::CoMining(self.deserialize("method", method_values)?),
-                Method::UnbiasedTeacher(_) => {
-                    Method::UnbiasedTeacher(self.deserialize("method", method_values)?)
-                }
-                Method::Saod(_) => Method::Saod(self.deserialize("method", method_values)?),
+            method: {
+                method.set_settings(settings).map_err(|error| self.value_error("method", error))?;
+                method
             },
         })
     }
@@ -266,15 +291,15 @@ impl<'a> Given<'a> {
         ConfigError { hint: Some(hint), ..self.error(&join(above, key), problem) }
     }
 
-    fn lay_over(&self, above: &str, onto: &mut Table, said: &Table) -> Result<(), ConfigError> {
-        for (key, value) in said {
+    fn replace_values(&self, above: &str, onto: &mut Table, given: &Table) -> Result<(), ConfigError> {
+        for (key, value) in given {
             let path = join(above, key);
             let Some(old) = onto.get_mut(key) else {
                 let known: Vec<String> = onto.keys().cloned().collect();
                 return Err(self.unknown(above, key, &known));
             };
             match (old, value) {
-                (Value::Table(old), Value::Table(value)) => self.lay_over(&path, old, value)?,
+                (Value::Table(old), Value::Table(value)) => self.replace_values(&path, old, value)?,
                 (Value::Table(_), value) => {
                     return Err(self.error(&path, format!("`{path}` is a table, not {value}")));
                 }
@@ -292,13 +317,19 @@ impl<'a> Given<'a> {
             // Known only when the data has been read.
             value.as_table_mut().expect("it is a table").insert("n_classes".to_owned(), Value::Integer(1));
         }
-        serde_path_to_error::deserialize(value).map_err(|error| {
-            let key = join(section, &error.path().to_string());
-            let key = key.strip_suffix(".?").unwrap_or(&key).to_owned();
-            let problem = error.into_inner();
-            self.error(&key, format!("`{key}`: {}", problem.message()))
-        })
+        serde_path_to_error::deserialize(value).map_err(|error| self.value_error(section, error))
     }
+
+    /// A value of the wrong type.
+    fn value_error(&self, section: &str, error: serde_path_to_error::Error<toml::de::Error>) -> ConfigError {
+        let key = join(section, &error.path().to_string());
+        let key = key.strip_suffix(".?").unwrap_or(&key).to_owned();
+        self.error(&key, format!("`{key}`: {}", error.into_inner().message()))
+    }
+}
+
+fn section(name: &str, values: &impl Serialize) -> String {
+    toml::to_string(&HashMap::from([(name, values)])).expect("every configuration can be written as TOML")
 }
 
 fn did_you_mean(word: &str) -> String {

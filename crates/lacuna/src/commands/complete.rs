@@ -1,48 +1,53 @@
+//! `lacuna complete`: adds the missing boxes to a data set.
+
 use std::collections::HashSet;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::ValueEnum;
-use lacuna_boxes::{Detection, Score};
-use lacuna_calib::Confidence;
-use lacuna_data::convert::{ImageFiles, write_folder};
+use lacuna_boxes::Detection;
+use lacuna_calib::{Confidence, NoFit};
+use lacuna_data::convert::write_folder;
 use lacuna_data::layout::{Format, Split};
 use lacuna_data::number::shortest;
-use lacuna_data::output::{IfExists, NewFile};
+use lacuna_data::output::NewFile;
 use lacuna_data::yolo::LeftOut;
 use lacuna_data::{Dataset, coco, label_studio};
-use lacuna_eval::{ImageDetection, Match, Recovery, match_detections};
-use lacuna_gaps::read_hidden;
+use lacuna_eval::Recovery;
 use lacuna_gaps::{
-    Candidate, FoldedCalibrator, JudgedDetection, candidates, completed, expected_precision, judge, samples,
-    threshold_for,
+    Acceptance, CalibratorFile, Candidate, Completion, DatasetCompleteness, FitOptions, FoldedCalibrator,
+    JudgedDetection, candidates, completed, expected_precision, judge, read_hidden, recovery_by_class,
 };
-use lacuna_train::evaluate::renamed;
+use lacuna_train::evaluate::map_classes;
 use serde_json::{Map, Value, json};
 
-use super::looking::{Looked, look};
-use super::{TooLittle, class_keys, read_results, shown, usage};
-use crate::data_args::{AnnotationsArgs, note_problems};
-use crate::gaps::Gaps;
+use crate::args::data::DataArgs;
+use crate::args::detections::{
+    DetectionSource, DetectionSourceArgs, ModelDetections, detect_with_model, read_results,
+};
+use crate::args::judging::{CalibratorArgs, HiddenArgs, JudgingArgs, ScoreFloorArgs};
+use crate::args::output::{ImageFilesArgs, OutputArgs};
+use crate::diagnostics::{CannotCalibrate, usage};
 use crate::interrupt;
-use crate::judging::{FloorArgs, JudgingArgs, MethodArg};
-use crate::progress::Progress;
-use crate::table::{Table, thousands};
-use crate::training::percent;
-use lacuna_gaps::CalibratorFile;
+use crate::render::completeness::{completeness_json, completeness_sentences};
+use crate::render::notes::{note_left_out, note_problems};
+use crate::render::number::{percent, thousands};
+use crate::render::progress::Progress;
+use crate::render::table::Table;
+use crate::render::{class_keys, path_json};
 
-/// Add the boxes that are missing, as far as a detector can tell
+/// Add the missing boxes, as far as a detector can tell
 ///
-/// Given boxes stay as they are. Recovery ones are marked `"pseudo": true` and have their raw `score` and their
+/// Given boxes stay as they are. Recovered boxes are marked in the output and have their raw `score` and their
 /// `confidence`, the probability that they are right.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
-    annotations: AnnotationsArgs,
+    data: DataArgs,
 
     #[command(flatten)]
-    found_by: FoundBy,
+    source: DetectionSourceArgs,
 
     /// The completed data set: a .json file, or a folder for VOC and YOLO
     #[arg(long, value_name = "PATH")]
@@ -52,45 +57,34 @@ pub struct Args {
     #[arg(long, default_value = "coco")]
     format: FormatArg,
 
-    /// Add boxes with a confidence of at least this
+    /// Add candidates with at least this confidence
     #[arg(long, value_name = "P", default_value_t = 0.7, conflicts_with = "precision")]
     confidence: f32,
 
-    /// Add as many boxes as are expected to reach this precision together
+    /// Add as many candidates as are expected to reach this precision together; with --per-class, in each class
     #[arg(long, value_name = "P")]
     precision: Option<f32>,
 
-    /// A calibrator and, with --precision, a threshold for each class
-    #[arg(long)]
-    per_class: bool,
+    #[command(flatten)]
+    calibrator: CalibratorArgs,
 
-    /// What makes confidences of scores, fitted to these very detections and annotations
-    #[arg(long, default_value = "completeness")]
-    method: MethodArg,
+    /// Use a calibrator that `lacuna calibrate --save` wrote instead of fitting one
+    #[arg(long = "calibrator", value_name = "FILE", conflicts_with = "method")]
+    calibrator_file: Option<PathBuf>,
 
-    /// Take a calibrator that `lacuna calibrate --save` wrote, in place of fitting one
-    #[arg(long, value_name = "FILE", conflicts_with = "method")]
-    calibrator: Option<PathBuf>,
-
-    /// Take the confidences that the detections have, in place of making new ones
-    #[arg(long, conflicts_with_all = ["method", "calibrator", "model"])]
+    /// Use the confidences that the detections have instead of computing new ones
+    #[arg(long, conflicts_with_all = ["method", "calibrator_file", "model"])]
     keep_confidences: bool,
 
-    /// What a simulated split took away: how much of it was found is printed
-    #[arg(long, value_name = "COCO_JSON")]
-    hidden: Option<PathBuf>,
+    #[command(flatten)]
+    hidden: HiddenArgs,
 
-    /// The added boxes alone, a COCO results file
+    /// Also write the recovered boxes alone, a COCO results file
     #[arg(long, value_name = "FILE")]
-    added: Option<PathBuf>,
+    recovered: Option<PathBuf>,
 
-    /// VOC and YOLO: link the images to the originals instead of copying them, where the file system can
-    #[arg(long, conflicts_with = "no_images")]
-    link: bool,
-
-    /// VOC and YOLO: write annotations only
-    #[arg(long)]
-    no_images: bool,
+    #[command(flatten)]
+    image_files: ImageFilesArgs,
 
     /// Label Studio: what comes before an image's file name in its URL [default: /data/local-files/?d=]
     #[arg(long, value_name = "URL")]
@@ -101,30 +95,13 @@ pub struct Args {
     label_config: Option<PathBuf>,
 
     #[command(flatten)]
-    floor: FloorArgs,
+    floor: ScoreFloorArgs,
 
-    /// Replace outputs that exist
-    #[arg(long)]
-    force: bool,
-
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 
     #[command(flatten)]
     judging: JudgingArgs,
-}
-
-#[derive(clap::Args)]
-#[group(required = true, multiple = false)]
-struct FoundBy {
-    /// A model that looks for them: a folder that `lacuna import` or `lacuna train` made
-    #[arg(long, value_name = "DIR")]
-    model: Option<PathBuf>,
-
-    /// Detections of any framework, a COCO results file
-    #[arg(long, value_name = "FILE")]
-    detections: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -132,184 +109,164 @@ enum FormatArg {
     Coco,
     Voc,
     Yolo,
-    /// Given boxes as annotations, recovered ones as predictions to review
+    /// Given boxes as annotations, recovered boxes as predictions to review
     LabelStudio,
 }
 
-/// Who made the predictions that Label Studio is given.
+/// The author of the predictions in Label Studio.
 const MODEL_VERSION: &str = concat!("lacuna ", env!("CARGO_PKG_VERSION"));
 
 /// Where a Label Studio that serves local files has them.
 const LOCAL_FILES: &str = "/data/local-files/?d=";
 
-/// What was found in each image, the best first, with the confidences that a file had for all of it.
+/// The detections of each image, best first, and the confidences that a file has for all of them.
 struct Detections {
-    of_images: Vec<Vec<Detection>>,
+    images: Vec<Vec<Detection>>,
     confidences: Option<Vec<Vec<f32>>>,
 }
 
-/// What is added.
-struct Added {
-    missing: Vec<Candidate>,
-    /// Of each class.
-    thresholds: Vec<Option<Confidence>>,
-    /// How the confidences were made.
-    by: String,
-}
-
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     check(args)?;
-    let mut split = args.annotations.read()?;
+    let mut split = args.data.read()?;
     check_outputs(args, &[split.path()])?;
     note_problems(&split);
-    let hidden = match &args.hidden {
-        Some(path) => Some(read_hidden(path, &split.dataset, !args.annotations.options.classes.is_empty())?),
-        None => None,
-    };
-    let detections = detections(args, &split)?;
-    let seen = judge(&split.dataset, &detections.of_images, &args.judging.overlap());
-    let added = added(args, &split.dataset, &seen, detections.confidences.as_deref())?;
-    let gaps = Gaps::estimate(&split.dataset, &seen, args.floor.score_min);
+    let dataset = &split.dataset;
+    let only_known = args.data.options.are_classes_chosen();
+    let hidden =
+        args.hidden.hidden.as_deref().map(|path| read_hidden(path, dataset, only_known)).transpose()?;
 
-    let whole = completed(&split.dataset, &added.missing);
+    let detections = read_detections(args, &split)?;
+    let judged = judge(dataset, &detections.images, &args.judging.rule());
+    let (candidates, confidences_by) =
+        find_candidates(args, dataset, &judged, detections.confidences.as_deref())?;
+    let completion = Completion::new(candidates, acceptance(args), dataset.categories().len());
+    let completeness = DatasetCompleteness::new(dataset, &judged, args.floor.score_min);
+
+    let whole = completed(dataset, &completion.recovered);
     let given = std::mem::replace(&mut split.dataset, whole);
     interrupt::check()?;
-    write(args, &split, &added.missing)?;
-    let found = hidden.as_ref().map(|hidden| found(args, hidden, &added.missing));
-    print(args, &given, &added, found, gaps.as_ref().ok())
+    write(args, &split, &completion.recovered)?;
+    let recovery =
+        hidden.map(|hidden| recovery_by_class(&hidden, &completion.recovered, args.judging.iou_high));
+    let result = Completed { given: &given, completion, confidences_by, recovery, completeness };
+    match args.output.json {
+        true => result.print_json(args),
+        false => result.print(args),
+    }
 }
 
 fn check(args: &Args) -> Result<()> {
     args.judging.check();
-    let share = |value: f32| (0.0..=1.0).contains(&value);
-    if !share(args.confidence) || !args.precision.is_none_or(share) {
-        usage("`--confidence` and `--precision` go from 0 to 1");
+    let is_share = |value: f32| (0.0..=1.0).contains(&value);
+    if !is_share(args.confidence) || !args.precision.is_none_or(is_share) {
+        usage("`--confidence` and `--precision` must be from 0 to 1");
     }
     let is_folder = matches!(args.format, FormatArg::Voc | FormatArg::Yolo);
     if is_folder && args.out.extension().is_some_and(|extension| extension == "json") {
-        usage("VOC and YOLO are folders, not a .json file");
+        usage("VOC and YOLO data sets are folders: `--out` must not be a .json file");
     }
-    if !is_folder && (args.link || args.no_images) {
-        usage("`--link` and `--no-images` go with VOC and YOLO");
+    if !is_folder && args.image_files.is_given() {
+        usage("`--link` and `--no-images` need `--format voc` or `--format yolo`");
     }
-    let of_label_studio = args.label_config.is_some() || args.image_url.is_some();
-    if args.format != FormatArg::LabelStudio && of_label_studio {
-        usage("`--label-config` and `--image-url` go with Label Studio");
+    let for_label_studio = args.label_config.is_some() || args.image_url.is_some();
+    if args.format != FormatArg::LabelStudio && for_label_studio {
+        usage("`--label-config` and `--image-url` need `--format label-studio`");
     }
-    let FoundBy { model, detections } = &args.found_by;
-    let files = [&args.annotations.path].into_iter().chain(detections);
-    let inputs = files.chain(model).chain(&args.hidden).chain(&args.calibrator);
-    check_outputs(args, &inputs.map(PathBuf::as_path).collect::<Vec<_>>())
+    let files = [args.data.path.as_path(), args.source.source().path()].into_iter();
+    let options = args.hidden.hidden.iter().chain(&args.calibrator_file).map(PathBuf::as_path);
+    check_outputs(args, &files.chain(options).collect::<Vec<_>>())
 }
 
 fn check_outputs(args: &Args, inputs: &[&Path]) -> Result<()> {
-    let outputs = [&args.out].into_iter().chain(&args.added).chain(&args.label_config);
+    let outputs = [&args.out].into_iter().chain(&args.recovered).chain(&args.label_config);
     let outputs: Vec<&Path> = outputs.map(PathBuf::as_path).collect();
-    Ok(IfExists::forced(args.force).check_all(&outputs, inputs)?)
+    Ok(args.output.if_exists().check_all(&outputs, inputs)?)
 }
 
-fn detections(args: &Args, split: &Split) -> Result<Detections> {
-    let dataset = &split.dataset;
-    if let Some(path) = &args.found_by.detections {
-        let results = read_results(path, dataset, &args.annotations.options)?;
-        // No box is added twice.
-        let repeated: HashSet<usize> = results.duplicates().into_iter().map(|(_, again)| again).collect();
-        let mut lists = results.detections();
-        lists.iter_mut().for_each(|image| image.retain(|(entry, _)| !repeated.contains(entry)));
-        let confidence =
-            |(entry, _): &(usize, Detection)| results.entries()[*entry].confidence.map(|c| c as f32);
-        let confidences: Option<Vec<Vec<f32>>> =
-            lists.iter().map(|image| image.iter().map(confidence).collect()).collect();
-        let confidences = confidences.filter(|_| !results.entries().is_empty());
-        let bare =
-            |image: Vec<(usize, Detection)>| image.into_iter().map(|(_, detection)| detection).collect();
-        return Ok(Detections { of_images: lists.into_iter().map(bare).collect(), confidences });
+fn acceptance(args: &Args) -> Acceptance {
+    match args.precision.map(f64::from) {
+        None => Acceptance::Confidence(Confidence(args.confidence)),
+        Some(precision) if args.calibrator.per_class => Acceptance::PrecisionPerClass(precision),
+        Some(precision) => Acceptance::Precision(precision),
     }
-    let path = args.found_by.model.as_ref().expect("the arguments have one or the other");
-    let Looked { detections, classes, .. } = look(path, split, &args.annotations.options)?;
-    Ok(Detections { of_images: renamed(&detections, &classes), confidences: None })
 }
 
-/// Chooses what is added.
-fn added(
+fn read_detections(args: &Args, split: &Split) -> Result<Detections> {
+    let (dataset, options) = (&split.dataset, &args.data.options);
+    let path = match args.source.source() {
+        DetectionSource::Model(path) => {
+            let ModelDetections { detections, classes, .. } = detect_with_model(path, split, options)?;
+            return Ok(Detections { images: map_classes(&detections, &classes), confidences: None });
+        }
+        DetectionSource::File(path) => path,
+    };
+    let results = read_results(path, dataset, options)?;
+    // No box is added twice.
+    let repeated: HashSet<usize> = results.duplicates().into_iter().map(|(_, again)| again).collect();
+    let mut images = results.detections();
+    images.iter_mut().for_each(|image| image.retain(|(entry, _)| !repeated.contains(entry)));
+    let confidence = |(entry, _): &(usize, Detection)| results.entries()[*entry].confidence.map(|c| c as f32);
+    let confidences: Option<Vec<Vec<f32>>> =
+        images.iter().map(|image| image.iter().map(confidence).collect()).collect();
+    let confidences = confidences.filter(|_| !results.entries().is_empty());
+    let without_entry =
+        |image: Vec<(usize, Detection)>| image.into_iter().map(|(_, detection)| detection).collect();
+    Ok(Detections { images: images.into_iter().map(without_entry).collect(), confidences })
+}
+
+/// The candidates with their confidences, and what these were computed by.
+fn find_candidates(
     args: &Args,
     dataset: &Dataset,
-    seen: &[Vec<JudgedDetection>],
+    judged: &[Vec<JudgedDetection>],
     confidences: Option<&[Vec<f32>]>,
-) -> Result<Added> {
+) -> Result<(Vec<Candidate>, String)> {
     let score_min = args.floor.score_min;
-    let (all, by) = match (confidences, &args.calibrator) {
-        (None, _) if args.keep_confidences => {
-            usage("not all detections have a `confidence`; `lacuna calibrate` gives them one")
-        }
-        (Some(confidences), _) if args.keep_confidences => {
-            let with_confidence = seen.iter().flatten().zip(confidences.iter().flatten());
-            let candidates = with_confidence
-                .filter(|(seen, _)| seen.is_candidate() && seen.detection.score.0 > score_min)
-                .map(|(seen, confidence)| Candidate {
-                    image: seen.image,
-                    detection: seen.detection,
-                    confidence: Confidence(*confidence),
-                });
-            (candidates.collect(), "the detections' own".to_owned())
-        }
-        (_, Some(path)) => {
-            let calibrator = CalibratorFile::read(path, dataset)?;
-            (candidates(seen, score_min, |_| &calibrator), path.display().to_string())
-        }
-        (_, None) => {
-            let kind = args.method.kind();
-            let path = args.found_by.detections.as_ref().or(args.found_by.model.as_ref());
-            let fitted = FoldedCalibrator::new(kind, args.per_class, &samples(seen, score_min))
-                .map_err(|why| TooLittle { path: path.cloned().unwrap_or_default(), why })?;
-            (candidates(seen, score_min, |image| fitted.of_image(image)), kind.name().to_owned())
-        }
-    };
-    let all: Vec<Candidate> = all;
-    let n_classes = dataset.categories().len();
-    let thresholds: Vec<Option<Confidence>> = match args.precision {
-        None => vec![Some(Confidence(args.confidence)); n_classes],
-        Some(precision) if args.per_class => {
-            let of_class = |class: usize| {
-                let of_class = all.iter().filter(|missing| missing.detection.class == class).copied();
-                threshold_for(precision.into(), &of_class.collect::<Vec<_>>())
-            };
-            (0..n_classes).map(of_class).collect()
-        }
-        Some(precision) => vec![threshold_for(precision.into(), &all); n_classes],
-    };
-    let accepted = |missing: &Candidate| {
-        thresholds[missing.detection.class].is_some_and(|threshold| missing.confidence >= threshold)
-    };
-    let missing = all.into_iter().filter(accepted).collect();
-    Ok(Added { missing, thresholds, by })
+    if args.keep_confidences {
+        let Some(confidences) = confidences else {
+            usage("not all detections have a `confidence`; `lacuna calibrate` adds it")
+        };
+        let candidates = candidates_with_confidences(judged, confidences, score_min);
+        return Ok((candidates, "the detections' own".to_owned()));
+    }
+    if let Some(path) = &args.calibrator_file {
+        let calibrator = CalibratorFile::read(path, dataset)?;
+        let candidates = candidates(judged, score_min, |judged| judged.confidence(&calibrator));
+        return Ok((candidates, path.display().to_string()));
+    }
+    let CalibratorArgs { method, per_class } = args.calibrator;
+    let fitted = FoldedCalibrator::fit(judged, FitOptions { kind: method.kind(), per_class, score_min })
+        .map_err(|why| CannotCalibrate { path: args.source.source().path().to_owned(), why })?;
+    let candidates = candidates(judged, score_min, |judged| judged.confidence(fitted.of_image(judged.image)));
+    Ok((candidates, method.kind().name().to_owned()))
 }
 
-fn write(args: &Args, split: &Split, missing: &[Candidate]) -> Result<()> {
-    let if_exists = IfExists::forced(args.force);
+fn candidates_with_confidences(
+    judged: &[Vec<JudgedDetection>],
+    confidences: &[Vec<f32>],
+    score_min: f32,
+) -> Vec<Candidate> {
+    let pairs = judged.iter().flatten().zip(confidences.iter().flatten());
+    let pairs = pairs.filter(|(judged, _)| judged.is_candidate() && judged.is_above(score_min));
+    let candidate = |(judged, confidence): (&JudgedDetection, &f32)| Candidate {
+        image: judged.image,
+        detection: judged.detection,
+        confidence: Confidence(*confidence),
+    };
+    pairs.map(candidate).collect()
+}
+
+fn write(args: &Args, split: &Split, recovered: &[Candidate]) -> Result<()> {
+    let if_exists = args.output.if_exists();
     let dataset = &split.dataset;
     let mut files = Vec::new();
-    if let Some(path) = &args.added {
-        let entries = missing.iter().map(|Candidate { image, detection, confidence }| {
-            let size = &dataset.images()[*image];
-            let bbox = detection.bbox.clip(size.width as f32, size.height as f32);
-            let bbox = [bbox.x1, bbox.y1, bbox.width(), bbox.height()].map(shortest);
-            json!({
-                "image_id": dataset.images()[*image].id,
-                "category_id": dataset.categories()[detection.class].id,
-                "bbox": bbox,
-                "score": shortest(detection.score.0),
-                "confidence": shortest(confidence.0),
-            })
-        });
-        let entries: Vec<Value> = entries.collect();
+    if let Some(path) = &args.recovered {
+        let entries: Vec<Value> =
+            recovered.iter().map(|candidate| results_entry(dataset, candidate)).collect();
         files.push(NewFile::write(path, if_exists, |out| Ok(serde_json::to_writer(out, &entries)?))?);
     }
-    let format = match args.format {
-        FormatArg::Coco => {
-            files.push(NewFile::write(&args.out, if_exists, |out| coco::write(dataset, out))?);
-            None
-        }
+    match args.format {
+        FormatArg::Coco => files.push(NewFile::write(&args.out, if_exists, |out| coco::write(dataset, out))?),
         FormatArg::LabelStudio => {
             let mut left_out = LeftOut::default();
             files.push(NewFile::write(&args.out, if_exists, |out| {
@@ -322,140 +279,148 @@ fn write(args: &Args, split: &Split, missing: &[Candidate]) -> Result<()> {
                 files.push(NewFile::write(path, if_exists, |out| out.write_all(config.as_bytes()))?);
             }
             note_left_out("Label Studio", left_out);
-            None
         }
-        FormatArg::Voc => Some(Format::Voc),
-        FormatArg::Yolo => Some(Format::Yolo),
-    };
-    if let Some(format) = format {
-        let images = match (args.no_images, args.link) {
-            (true, _) => ImageFiles::Leave,
-            (false, true) => ImageFiles::HardLink,
-            (false, false) => ImageFiles::Copy,
-        };
-        let progress = Progress::new("writing images", dataset.images().len());
-        let splits = std::slice::from_ref(split);
-        let written = write_folder(splits, format, images, &args.out, if_exists, &|| progress.done())?;
-        drop(progress);
-        note_left_out("YOLO", LeftOut { crowds: written.crowds_left_out, outside: written.boxes_left_out });
+        FormatArg::Voc => write_with_images(args, split, Format::Voc)?,
+        FormatArg::Yolo => write_with_images(args, split, Format::Yolo)?,
     }
     Ok(files.into_iter().try_for_each(NewFile::finish)?)
 }
 
-fn note_left_out(format: &str, LeftOut { crowds, outside }: LeftOut) {
-    if crowds > 0 {
-        eprintln!("note: crowd regions left out, because {format} has none: {}", thousands(crowds));
-    }
-    if outside > 0 {
-        eprintln!("note: boxes left out, because they lie outside the image: {}", thousands(outside));
-    }
+fn write_with_images(args: &Args, split: &Split, format: Format) -> Result<()> {
+    let progress = Progress::new("writing images", split.dataset.images().len());
+    let splits = std::slice::from_ref(split);
+    let (image_files, if_exists) = (args.image_files.image_files(), args.output.if_exists());
+    let written = write_folder(splits, format, image_files, &args.out, if_exists, &|| progress.done())?;
+    drop(progress);
+    note_left_out("YOLO", LeftOut { crowds: written.crowds_left_out, outside: written.boxes_left_out });
+    Ok(())
 }
 
-/// What of the hidden was found, of all classes and of each, at the IoU that the confidences are about. Each box is found
-/// once: a double, which a confidence takes for right, is wrong here.
-fn found(args: &Args, hidden: &Dataset, missing: &[Candidate]) -> (Recovery, Vec<Recovery>) {
-    let proposals = missing.iter().map(|missing| {
-        let Candidate { image, detection, confidence } = *missing;
-        ImageDetection::from_detection(image, Detection { score: Score(confidence.0), ..detection })
-    });
-    let proposals: Vec<ImageDetection> = proposals.collect();
-    let mut classes = vec![Recovery::default(); hidden.categories().len()];
-    let matches = match_detections(hidden, &proposals, args.judging.iou_high.into());
-    for (proposal, matched) in proposals.iter().zip(matches) {
-        let of_class = &mut classes[proposal.class];
-        match matched {
-            Match::Matched(_) => {
-                of_class.right += 1;
-                of_class.proposed += 1;
+/// A recovered box as an entry of a COCO results file.
+fn results_entry(dataset: &Dataset, &Candidate { image, detection, confidence }: &Candidate) -> Value {
+    let image = &dataset.images()[image];
+    let bbox = detection.bbox.clip(image.width as f32, image.height as f32);
+    let bbox = [bbox.x1, bbox.y1, bbox.width(), bbox.height()].map(shortest);
+    json!({
+        "image_id": image.id,
+        "category_id": dataset.categories()[detection.class].id,
+        "bbox": bbox,
+        "score": shortest(detection.score.0),
+        "confidence": shortest(confidence.0),
+    })
+}
+
+/// All that is said about the result.
+struct Completed<'a> {
+    given: &'a Dataset,
+    completion: Completion,
+    confidences_by: String,
+    /// Of each class, by what was hidden.
+    recovery: Option<Vec<Recovery>>,
+    completeness: Result<DatasetCompleteness, NoFit>,
+}
+
+impl Completed<'_> {
+    /// The threshold, where all classes have the same.
+    fn common_threshold(&self, args: &Args) -> Option<Confidence> {
+        match acceptance(args) {
+            Acceptance::PrecisionPerClass(_) => None,
+            Acceptance::Confidence(_) | Acceptance::Precision(_) => {
+                self.completion.thresholds.first().copied().flatten()
             }
-            Match::Wrong => of_class.proposed += 1,
-            Match::Ignored => {}
         }
     }
-    for annotation in hidden.annotations().iter().filter(|annotation| !annotation.crowd) {
-        classes[annotation.category].hidden += 1;
-    }
-    (classes.iter().copied().sum(), classes)
-}
 
-fn print(
-    args: &Args,
-    given: &Dataset,
-    added: &Added,
-    found: Option<(Recovery, Vec<Recovery>)>,
-    gaps: Option<&Gaps>,
-) -> Result<()> {
-    let Added { missing, thresholds, by } = added;
-    let of_class = |class: usize| missing.iter().filter(move |missing| missing.detection.class == class);
-    let one_threshold = (!(args.per_class && args.precision.is_some())).then(|| thresholds[0]);
-    let mut out = std::io::stdout().lock();
-    if args.json {
+    fn print_json(&self, args: &Args) -> Result<()> {
+        let Self { given, completion, confidences_by, recovery, completeness } = self;
         let class = |(class, key): (usize, String)| {
             let mut value = json!({
-                "added": of_class(class).count(),
-                "threshold": thresholds[class].map(|threshold| shortest(threshold.0)),
-                "expected_precision": expected_precision(of_class(class)),
+                "recovered": completion.of_class(class).count(),
+                "threshold": completion.thresholds[class].map(|threshold| shortest(threshold.0)),
+                "expected_precision": expected_precision(completion.of_class(class)),
             });
-            if let Some((_, classes)) = &found {
-                value["found_precision"] = json!(classes[class].precision());
-                value["found_recall"] = json!(classes[class].recall());
+            if let Some(recovery) = recovery {
+                value["found_precision"] = json!(recovery[class].precision());
+                value["found_recall"] = json!(recovery[class].recall());
             }
             (key, value)
         };
         let classes: Map<String, Value> = class_keys(given).into_iter().enumerate().map(class).collect();
         let mut result = json!({
-            "out": shown(&args.out),
+            "out": path_json(&args.out),
             "given": given.annotations().len(),
-            "added": missing.len(),
-            "confidences": by,
-            "threshold": one_threshold.flatten().map(|threshold| shortest(threshold.0)),
-            "expected_precision": expected_precision(missing),
-            "completeness": gaps.map(|gaps| gaps.json(given)),
+            "recovered": completion.recovered.len(),
+            "confidences": confidences_by,
+            "threshold": self.common_threshold(args).map(|threshold| shortest(threshold.0)),
+            "expected_precision": expected_precision(&completion.recovered),
+            "completeness": completeness.as_ref().ok().map(|estimate| completeness_json(Ok(estimate), given)),
             "classes": classes,
         });
-        if let Some((all, _)) = &found {
+        if let Some(recovery) = recovery {
+            let all: Recovery = recovery.iter().copied().sum();
             result["found_precision"] = json!(all.precision());
             result["found_recall"] = json!(all.recall());
             result["hidden"] = json!(all.hidden);
         }
-        writeln!(out, "{result}")?;
-        return Ok(());
+        Ok(writeln!(std::io::stdout().lock(), "{result}")?)
     }
-    let mut heading = vec!["class", "given", "added", "threshold", "expected precision"];
-    if found.is_some() {
-        heading.extend(["found precision", "found recall"]);
-    }
-    let mut table = Table::with_heading(&heading);
-    let mut row = |name: &str, class: Option<usize>, threshold: Option<Confidence>| {
-        let of = |candidate: usize| class.is_none_or(|class| candidate == class);
-        let given = given.annotations().iter().filter(|annotation| of(annotation.category)).count();
-        let added: Vec<Candidate> =
-            missing.iter().filter(|missing| of(missing.detection.class)).copied().collect();
-        let threshold = threshold.map_or("-".to_owned(), |threshold| format!("{:.3}", threshold.0));
-        let mut cells = vec![name.to_owned(), thousands(given), thousands(added.len()), threshold];
-        cells.push(percent(expected_precision(&added)));
-        if let Some((all, classes)) = &found {
-            let recovered = class.map_or(*all, |class| classes[class]);
-            cells.extend([percent(recovered.precision()), percent(recovered.recall())]);
+
+    fn print(&self, args: &Args) -> Result<()> {
+        let Self { given, completion, confidences_by, recovery, completeness } = self;
+        let mut heading = vec!["class", "given", "recovered", "threshold", "expected precision"];
+        if recovery.is_some() {
+            heading.extend(["found precision", "found recall"]);
         }
-        table.cells(cells);
-    };
-    for (class, category) in given.categories().iter().enumerate() {
-        if of_class(class).next().is_some() || given.categories().len() <= 20 {
-            row(&category.name, Some(class), thresholds[class]);
+        let mut table = Table::with_heading(&heading);
+        for (class, category) in given.categories().iter().enumerate() {
+            if completion.of_class(class).next().is_some() || given.categories().len() <= MANY_CLASSES {
+                let boxes =
+                    given.annotations().iter().filter(|annotation| annotation.category == class).count();
+                let recovered: Vec<&Candidate> = completion.of_class(class).collect();
+                let recovery = recovery.as_ref().map(|recovery| recovery[class]);
+                table.cells(row(&category.name, boxes, &recovered, completion.thresholds[class], recovery));
+            }
         }
+        let recovered: Vec<&Candidate> = completion.recovered.iter().collect();
+        let all = recovery.as_ref().map(|recovery| recovery.iter().copied().sum());
+        table.cells(row("all", given.annotations().len(), &recovered, self.common_threshold(args), all));
+
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{table}")?;
+        if recovered.is_empty() {
+            writeln!(out, "no candidate is sure enough to be added")?;
+        }
+        if let Ok(estimate) = completeness {
+            completeness_sentences(Ok(estimate), given)
+                .iter()
+                .try_for_each(|line| writeln!(out, "{line}"))?;
+        }
+        writeln!(
+            out,
+            "{}: {} annotations, {} of them recovered (confidences: {confidences_by})",
+            args.out.display(),
+            thousands(given.annotations().len() + recovered.len()),
+            thousands(recovered.len())
+        )?;
+        Ok(())
     }
-    row("all", None, one_threshold.flatten());
-    writeln!(out, "{table}")?;
-    if missing.is_empty() {
-        writeln!(out, "nothing is sure enough to be added")?;
+}
+
+/// With more classes than this, those without a recovered box are left out of the table.
+const MANY_CLASSES: usize = 20;
+
+fn row(
+    name: &str,
+    given: usize,
+    recovered: &[&Candidate],
+    threshold: Option<Confidence>,
+    recovery: Option<Recovery>,
+) -> Vec<String> {
+    let threshold = threshold.map_or("-".to_owned(), |threshold| format!("{:.3}", threshold.0));
+    let expected = percent(expected_precision(recovered.iter().copied()));
+    let mut cells = vec![name.to_owned(), thousands(given), thousands(recovered.len()), threshold, expected];
+    if let Some(recovery) = recovery {
+        cells.extend([percent(recovery.precision()), percent(recovery.recall())]);
     }
-    gaps.into_iter().flat_map(|gaps| gaps.sentences(given)).try_for_each(|line| writeln!(out, "{line}"))?;
-    let (total, path) = (thousands(given.annotations().len() + missing.len()), args.out.display());
-    writeln!(
-        out,
-        "{path}: {total} annotations, {} of them added (confidences: {by})",
-        thousands(missing.len())
-    )?;
-    Ok(())
+    cells
 }

@@ -1,49 +1,46 @@
+//! `lacuna convert`: a data set in another format.
+
 use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::ValueEnum;
 use lacuna_data::coco;
-use lacuna_data::convert::{Converted, ImageFiles, write_folder};
+use lacuna_data::convert::{Converted, write_folder};
 use lacuna_data::layout::{Format, Split};
-use lacuna_data::output::{IfExists, write_file};
+use lacuna_data::output::write_file;
+use lacuna_data::yolo::LeftOut;
 use serde_json::json;
 
-use super::{shown, usage};
-use crate::data_args::{DataArgs, note_problems};
-use crate::progress::Progress;
-use crate::table::thousands;
+use crate::args::data::DataArgs;
+use crate::args::output::{ImageFilesArgs, OutputArgs};
+use crate::diagnostics::usage;
+use crate::render::notes::{note_left_out, note_problems};
+use crate::render::number::thousands;
+use crate::render::path_json;
+use crate::render::progress::Progress;
 
-/// Turn a data set into another format: COCO, VOC or YOLO
+/// Convert a data set to COCO, VOC or YOLO
 ///
-/// Every split is converted, unless one is named. ImageFiles are copied into the new layout.
+/// Converts every split, unless one is named, and copies the images into the new layout.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     data: DataArgs,
 
-    /// The new data set: a folder, or a name ending in .json for a COCO file of one split
+    /// The new data set: a folder, or a .json file for one split in COCO's format
+    #[arg(long, value_name = "PATH")]
     out: PathBuf,
 
-    /// The new format; a name ending in .json says COCO by itself
+    /// The new format; not needed for a .json file
     #[arg(long)]
     to: Option<FormatArg>,
 
-    /// Link the images to the originals instead of copying them, where the file system can
-    #[arg(long, conflicts_with = "no_images")]
-    link: bool,
+    #[command(flatten)]
+    image_files: ImageFilesArgs,
 
-    /// Write annotations only
-    #[arg(long)]
-    no_images: bool,
-
-    /// Replace an output that exists
-    #[arg(long)]
-    force: bool,
-
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -53,21 +50,25 @@ enum FormatArg {
     Yolo,
 }
 
-pub fn run(args: &Args) -> Result<()> {
-    let if_exists = IfExists::forced(args.force);
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let if_exists = args.output.if_exists();
     if_exists.check_all(&[&args.out], &[&args.data.path])?;
     let is_json = args.out.extension().is_some_and(|e| e == "json");
     let format = match (args.to, is_json) {
         (Some(FormatArg::Coco), _) | (None, true) => Format::Coco,
         (Some(FormatArg::Voc), false) => Format::Voc,
         (Some(FormatArg::Yolo), false) => Format::Yolo,
-        (Some(_), true) => usage("a .json file is COCO's; name a folder for VOC or YOLO"),
-        (None, false) => usage("`--to coco`, `--to voc` or `--to yolo` is needed for a folder"),
+        (Some(_), true) => {
+            usage("a .json file is in COCO's format: `--out` must be a folder for VOC and YOLO")
+        }
+        (None, false) => usage("a folder needs `--to coco`, `--to voc` or `--to yolo`"),
     };
 
     let (splits, written) = if is_json {
-        if args.link || args.no_images {
-            usage("`--link` and `--no-images` go with a folder; a .json file has no images");
+        if args.image_files.is_given() {
+            usage(
+                "`--link` and `--no-images` need a folder as `--out`: no images are written beside a .json file",
+            );
         }
         let split = args.data.read()?;
         if_exists.check_all(&[&args.out], &[split.path()])?;
@@ -78,11 +79,7 @@ pub fn run(args: &Args) -> Result<()> {
     } else {
         let splits = args.data.read_all()?;
         splits.iter().for_each(note_problems);
-        let images = match (args.no_images, args.link) {
-            (true, _) => ImageFiles::Leave,
-            (false, true) => ImageFiles::HardLink,
-            (false, false) => ImageFiles::Copy,
-        };
+        let images = args.image_files.image_files();
         let progress =
             Progress::new("converting images", splits.iter().map(|s| s.dataset.images().len()).sum());
         let written = write_folder(&splits, format, images, &args.out, if_exists, &|| progress.done())?;
@@ -95,9 +92,9 @@ fn print(args: &Args, splits: &[Split], written: &Converted) -> Result<()> {
     let names: Vec<&str> = splits.iter().map(|s| s.name.as_str()).collect();
     let Converted { images, annotations, crowds_left_out, boxes_left_out } = *written;
     let mut out = std::io::stdout().lock();
-    if args.json {
+    if args.output.json {
         let result = json!({
-            "out": shown(&args.out), "splits": names, "images": images, "annotations": annotations,
+            "out": path_json(&args.out), "splits": names, "images": images, "annotations": annotations,
             "crowds_left_out": crowds_left_out, "boxes_left_out": boxes_left_out,
         });
         writeln!(out, "{result}")?;
@@ -109,15 +106,7 @@ fn print(args: &Args, splits: &[Split], written: &Converted) -> Result<()> {
             args.out.display(),
             names.join(", ")
         )?;
-        if crowds_left_out > 0 {
-            eprintln!("note: crowd regions left out, because YOLO has none: {}", thousands(crowds_left_out));
-        }
-        if boxes_left_out > 0 {
-            eprintln!(
-                "note: boxes left out, because they lie outside the image: {}",
-                thousands(boxes_left_out)
-            );
-        }
+        note_left_out("YOLO", LeftOut { crowds: crowds_left_out, outside: boxes_left_out });
     }
     Ok(())
 }

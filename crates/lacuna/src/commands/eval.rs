@@ -1,62 +1,66 @@
+//! `lacuna eval`: average precision and calibration errors.
+
 use std::io::Write as _;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::ValueEnum;
-use lacuna_boxes::{Detection, Score};
 use lacuna_calib::Proximity;
+use lacuna_data::Dataset;
 use lacuna_data::layout::Split;
 use lacuna_data::number::shortest;
-use lacuna_data::output::{IfExists, write_file};
+use lacuna_data::output::write_file;
 use lacuna_data::results::Results;
-use lacuna_data::{Annotation, Builder, Dataset};
 use lacuna_eval::{
     AveragePrecision, AveragePrecisionAt, CalibrationError, ImageDetection, RecoveryAbove, average_precision,
-    average_precision_at, outcomes, recovered_above,
+    average_precision_at, judge_confidences,
 };
-use lacuna_gaps::judge;
-use lacuna_gaps::read_hidden;
-use lacuna_train::evaluate::renamed;
+use lacuna_gaps::{given_and_hidden, read_hidden, recovery_above_thresholds};
+use lacuna_train::evaluate::map_classes;
 use serde_json::{Map, Value, json};
 
-use super::looking::{Looked, look};
-use super::{class_keys, read_results, shown, usage};
-use crate::data_args::{AnnotationsArgs, note_problems};
+use crate::args::data::DataArgs;
+use crate::args::detections::{
+    DetectionSource, DetectionSourceArgs, ModelDetections, detect_with_model, read_results,
+};
+use crate::args::judging::{HiddenArgs, JudgingArgs, parse_score};
+use crate::args::output::OutputArgs;
+use crate::diagnostics::usage;
 use crate::interrupt;
-use crate::judging::{JudgingArgs, score};
-use crate::table::{Table, thousands};
-use crate::training::percent;
+use crate::render::notes::note_problems;
+use crate::render::number::{percent, thousands};
+use crate::render::table::Table;
+use crate::render::{class_keys, path_json};
 
-/// Judge detections of any framework, or a model: COCO's average precision and calibration errors
+/// Evaluate detections of any framework, or a model: COCO's average precision and calibration errors
 ///
-/// Average precision is pycocotools', to the last digit. Calibration errors compare each detection's confidence
-/// with what it is: right if it has an object of its class for itself at an IoU of at least --iou, the surest
-/// choosing first; detections in crowd regions are left out.
+/// Average precision equals pycocotools', to the last digit. Calibration errors compare each detection's confidence
+/// with the truth: it is right if it has an object of its class to itself at an IoU of at least --iou, the most
+/// confident detection choosing first. Detections in crowd regions are left out.
 ///
-/// With --hidden, the annotations are sparse and both together are the truth; then the detections away from all
-/// given annotations are also judged as proposals for what was hidden.
+/// With --hidden, the given and the hidden annotations together are the truth, and candidates are also evaluated as
+/// proposals for the hidden ones.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
-    judge: Judge,
+    data: DataArgs,
 
     #[command(flatten)]
-    annotations: AnnotationsArgs,
+    source: DetectionSourceArgs,
 
-    /// What a simulated split took away from the annotations
-    #[arg(long, value_name = "COCO_JSON")]
-    hidden: Option<PathBuf>,
+    #[command(flatten)]
+    hidden: HiddenArgs,
 
-    /// The IoU from which on a detection is right; the average precision at it is printed, too
+    /// A detection is right from this IoU on; average precision at this IoU is printed, too
     #[arg(long, value_name = "IOU", default_value_t = 0.5)]
     iou: f64,
 
-    /// Into how many bins of equal width confidences are put
+    /// The number of bins of equal width for calibration errors
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     bins: u32,
 
-    /// What is called confidence [default: `confidence` if all detections have one, else `score`]
+    /// What is evaluated as the confidence [default: `confidence` if all detections have it, else `score`]
     #[arg(long)]
     field: Option<FieldArg>,
 
@@ -64,32 +68,15 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 
-    /// Detections with a raw score below this have no part in calibration errors and proposals
-    #[arg(long, value_name = "SCORE", default_value = "0", value_parser = score)]
+    /// Leave detections with a lower raw score out of calibration errors and proposals
+    #[arg(long, value_name = "SCORE", default_value = "0", value_parser = parse_score)]
     score_min: f32,
 
-    /// Replace a plot that exists
-    #[arg(long)]
-    force: bool,
-
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 
     #[command(flatten)]
     judging: JudgingArgs,
-}
-
-#[derive(clap::Args)]
-#[group(required = true, multiple = false)]
-struct Judge {
-    /// A model to test: a folder that `lacuna import` or `lacuna train` made; its classes are found by their
-    /// names
-    model: Option<PathBuf>,
-
-    /// Detections to judge, a COCO results file
-    #[arg(long, value_name = "FILE")]
-    detections: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -107,10 +94,11 @@ impl FieldArg {
     }
 }
 
-/// Detections by their raw scores, and what each is called sure by.
-struct Judged {
-    found: Vec<ImageDetection>,
-    /// One for each; `None` when they have none.
+/// What is evaluated.
+struct Detections {
+    /// With their raw scores.
+    scored: Vec<ImageDetection>,
+    /// One for each; `None` unless all have one.
     confidences: Option<Vec<f64>>,
 }
 
@@ -127,39 +115,40 @@ struct Evaluation {
     proposals: Option<Vec<RecoveryAbove>>,
 }
 
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     args.judging.check();
     if !(args.iou > 0.0 && args.iou <= 1.0) {
-        usage("`--iou` is above 0, and 1 at most");
+        usage("`--iou` must be above 0 and at most 1");
     }
-    let plot = args.plot.as_deref().map(|path| (path, PlotFormat::of(path)));
+    let plot = args.plot.as_deref().map(|path| (path, PlotFormat::from_path(path)));
     if let Some((path, _)) = plot {
-        let files = [&args.annotations.path].into_iter().chain(&args.judge.detections).chain(&args.hidden);
-        let files: Vec<&Path> = files.map(PathBuf::as_path).collect();
-        IfExists::forced(args.force).check_all(&[path], &files)?;
+        let inputs = [args.data.path.as_path(), args.source.source().path()].into_iter();
+        let inputs = inputs.chain(args.hidden.hidden.as_deref()).collect::<Vec<_>>();
+        args.output.if_exists().check_all(&[path], &inputs)?;
     }
-    let split = args.annotations.read()?;
+    let split = args.data.read()?;
     note_problems(&split);
     let given = &split.dataset;
-    let some_classes = !args.annotations.options.classes.is_empty();
-    let hidden = args.hidden.as_deref().map(|path| read_hidden(path, given, some_classes)).transpose()?;
-    let union = hidden.as_ref().map(|hidden| union(given, hidden));
+    let only_known = args.data.options.are_classes_chosen();
+    let hidden =
+        args.hidden.hidden.as_deref().map(|path| read_hidden(path, given, only_known)).transpose()?;
+    let union = hidden.as_ref().map(|hidden| given_and_hidden(given, hidden));
     let truth = union.as_ref().unwrap_or(given);
-    let judged = match &args.judge.detections {
-        Some(path) => of_file(&read_results(path, given, &args.annotations.options)?),
-        None => of_model(args, &split)?,
+    let detections = match args.source.source() {
+        DetectionSource::File(path) => from_results(&read_results(path, given, &args.data.options)?),
+        DetectionSource::Model(path) => from_model(path, args, &split)?,
     };
-    let evaluation = evaluate(args, given, truth, hidden.as_ref(), &judged);
+    let evaluation = evaluate(args, given, truth, hidden.as_ref(), &detections);
     interrupt::check()?;
     if let Some((path, format)) = plot {
         let figure = reliability_figure(&evaluation);
-        write_file(path, IfExists::forced(args.force), |out| match format {
+        write_file(path, args.output.if_exists(), |out| match format {
             PlotFormat::Svg => out.write_all(figure.to_svg().as_bytes()),
             PlotFormat::Png => figure.to_image(2).write_png(out),
         })?;
     }
     let mut out = std::io::stdout().lock();
-    if args.json {
+    if args.output.json {
         writeln!(out, "{}", evaluation.json(args, truth))?;
         return Ok(());
     }
@@ -173,49 +162,38 @@ enum PlotFormat {
 }
 
 impl PlotFormat {
-    fn of(path: &Path) -> Self {
+    fn from_path(path: &Path) -> Self {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("svg") => Self::Svg,
             Some("png") => Self::Png,
-            _ => usage("`--plot` names a .svg or a .png file"),
+            _ => usage("`--plot` must be a .svg or a .png file"),
         }
     }
 }
 
-fn of_file(results: &Results) -> Judged {
+fn from_results(results: &Results) -> Detections {
     let entries = results.entries();
-    let found = entries.iter().map(|entry| ImageDetection {
+    let scored = entries.iter().map(|entry| ImageDetection {
         image: entry.image,
         class: entry.class,
         bbox: entry.bbox,
         score: entry.score,
     });
     let confidences = entries.iter().map(|entry| entry.confidence).collect::<Option<Vec<f64>>>();
-    Judged { found: found.collect(), confidences: confidences.filter(|all| !all.is_empty()) }
+    Detections { scored: scored.collect(), confidences: confidences.filter(|all| !all.is_empty()) }
 }
 
-fn of_model(args: &Args, split: &Split) -> Result<Judged> {
-    let path = args.judge.model.as_ref().expect("the arguments have one or the other");
-    let Looked { model, detections, classes } = look(path, split, &args.annotations.options)?;
+fn from_model(path: &Path, args: &Args, split: &Split) -> Result<Detections> {
+    let ModelDetections { model, detections, classes } = detect_with_model(path, split, &args.data.options)?;
     let confidences = model.calibrator.as_ref().map(|calibrator| {
         let known = detections.iter().flatten().filter(|found| classes[found.class].is_some());
         known.map(|d| calibrator.confidence(d.class, d.score, Proximity::Unknown).0.into()).collect()
     });
-    let named = renamed(&detections, &classes);
-    let images = named.iter().enumerate();
-    let found = images
-        .flat_map(|(image, found)| found.iter().map(move |&d| ImageDetection::from_detection(image, d)));
-    Ok(Judged { found: found.collect(), confidences })
-}
-
-/// What is given and what was hidden.
-fn union(given: &Dataset, hidden: &Dataset) -> Dataset {
-    let mut builder = Builder::extending(given);
-    for annotation in hidden.annotations() {
-        let Annotation { image, category, bbox, area, crowd, .. } = *annotation;
-        builder.annotation_of_area(image, category, (bbox, area), crowd, ());
-    }
-    builder.finish()
+    let with_image = |(image, found): (usize, Vec<lacuna_boxes::Detection>)| {
+        found.into_iter().map(move |detection| ImageDetection::from_detection(image, detection))
+    };
+    let scored = map_classes(&detections, &classes).into_iter().enumerate().flat_map(with_image).collect();
+    Ok(Detections { scored, confidences })
 }
 
 fn evaluate(
@@ -223,58 +201,41 @@ fn evaluate(
     given: &Dataset,
     truth: &Dataset,
     hidden: Option<&Dataset>,
-    judged: &Judged,
+    detections: &Detections,
 ) -> Evaluation {
-    let Judged { found, confidences } = judged;
+    let Detections { scored, confidences } = detections;
     let field = match (args.field, confidences) {
         (Some(FieldArg::Confidence), None) => {
-            usage("not all detections have a `confidence`; `lacuna calibrate` gives them one")
+            usage("not all detections have a `confidence`; `lacuna calibrate` adds it")
         }
         (Some(field), _) => field,
         (None, Some(_)) => FieldArg::Confidence,
         (None, None) => FieldArg::Score,
     };
-    let sure: Vec<ImageDetection> = match (field, confidences) {
+    let confident: Vec<ImageDetection> = match (field, confidences) {
         (FieldArg::Confidence, Some(confidences)) => {
-            let pairs = found.iter().zip(confidences);
-            pairs.map(|(found, confidence)| ImageDetection { score: *confidence, ..*found }).collect()
+            let pairs = scored.iter().zip(confidences);
+            pairs.map(|(scored, confidence)| ImageDetection { score: *confidence, ..*scored }).collect()
         }
-        _ => found.clone(),
+        _ => scored.clone(),
     };
     // Scores of a file are of 64 bits: the floor is the number that reads like it.
     let floor = shortest(args.score_min);
-    let above: Vec<ImageDetection> =
-        sure.iter().zip(found).filter(|(_, raw)| raw.score >= floor).map(|(sure, _)| *sure).collect();
-    let outcomes = outcomes(truth, &above, args.iou);
+    let pairs = confident.iter().zip(scored).filter(|(_, scored)| scored.score >= floor);
+    let above: Vec<ImageDetection> = pairs.map(|(confident, _)| *confident).collect();
+    let judged = judge_confidences(truth, &above, args.iou);
     let bins = NonZeroUsize::new(args.bins as usize).expect("there is at least one bin");
     Evaluation {
-        ap: average_precision(truth, found),
-        at_iou: average_precision_at(truth, found, args.iou),
+        ap: average_precision(truth, scored),
+        at_iou: average_precision_at(truth, scored, args.iou),
         field,
-        calibration: CalibrationError::of(&outcomes, bins),
-        per_class: CalibrationError::per_class(&outcomes, truth.categories().len(), bins),
-        proposals: hidden.map(|hidden| proposals(args, given, hidden, &above)),
+        calibration: CalibrationError::measure(&judged, bins),
+        per_class: CalibrationError::per_class(&judged, truth.categories().len(), bins),
+        proposals: hidden.map(|hidden| {
+            let thresholds: Vec<f64> = THRESHOLDS.map(|n| f64::from(n) / 20.0).collect();
+            recovery_above_thresholds(given, hidden, &above, &args.judging.rule(), args.iou, &thresholds)
+        }),
     }
-}
-
-/// The detections away from all given annotations, as proposals for what was hidden.
-fn proposals(args: &Args, given: &Dataset, hidden: &Dataset, found: &[ImageDetection]) -> Vec<RecoveryAbove> {
-    let mut of_images: Vec<Vec<ImageDetection>> = vec![Vec::new(); given.images().len()];
-    found.iter().for_each(|found| of_images[found.image].push(*found));
-    of_images.iter_mut().for_each(|image| image.sort_by(|a, b| b.score.total_cmp(&a.score)));
-    let detection = |found: &ImageDetection| Detection {
-        bbox: found.bbox.to_box(),
-        class: found.class,
-        score: Score(found.score as f32),
-    };
-    let detections: Vec<Vec<Detection>> =
-        of_images.iter().map(|image| image.iter().map(detection).collect()).collect();
-    let seen = judge(given, &detections, &args.judging.overlap());
-    let pairs = seen.iter().flatten().zip(of_images.iter().flatten());
-    let proposals: Vec<ImageDetection> =
-        pairs.filter(|(seen, _)| seen.is_candidate()).map(|(_, found)| *found).collect();
-    let thresholds: Vec<f64> = THRESHOLDS.map(|n| f64::from(n) / 20.0).collect();
-    recovered_above(hidden, &proposals, args.iou, &thresholds)
 }
 
 fn reliability_figure(evaluation: &Evaluation) -> lacuna_report::Figure {
@@ -328,10 +289,9 @@ impl Evaluation {
             "classes": classes,
             "calibration": of_all,
         });
-        let judged = args.judge.model.as_ref().map(|model| ("model", model));
-        if let Some((key, path)) = judged.or(args.judge.detections.as_ref().map(|path| ("detections", path)))
-        {
-            result[key] = json!(shown(path));
+        match args.source.source() {
+            DetectionSource::Model(path) => result["model"] = json!(path_json(path)),
+            DetectionSource::File(path) => result["detections"] = json!(path_json(path)),
         }
         if let Some(proposals) = &self.proposals {
             let row = |above: &RecoveryAbove| {
@@ -371,9 +331,9 @@ impl Evaluation {
             [name.to_owned(), all, small, medium, large]
         };
         table.row(row("AP", [ap.ap, ap.ap_small, ap.ap_medium, ap.ap_large]));
-        table.row(row("recall of 100", [ap.ar_100, ap.ar_small, ap.ar_medium, ap.ar_large]));
-        table.row(row("recall of 10", [ap.ar_10, None, None, None]));
-        table.row(row("recall of 1", [ap.ar_1, None, None, None]));
+        table.row(row("recall, 100 detections", [ap.ar_100, ap.ar_small, ap.ar_medium, ap.ar_large]));
+        table.row(row("recall, 10 detections", [ap.ar_10, None, None, None]));
+        table.row(row("recall, 1 detection", [ap.ar_1, None, None, None]));
         writeln!(out, "{table}")?;
 
         if let Some(CalibrationError { n, d_ece, ace, mce, la_ece, brier, nll, .. }) = &self.calibration {
@@ -389,7 +349,11 @@ impl Evaluation {
             )?;
         }
         if let Some(proposals) = &self.proposals {
-            writeln!(out, "\nproposals for what was hidden, right from an IoU of {}:", args.iou)?;
+            writeln!(
+                out,
+                "\ncandidates as proposals for the hidden boxes, right from an IoU of {}:",
+                args.iou
+            )?;
             let mut table = Table::new(["threshold", "proposed", "promised", "precision", "recall", "F1"]);
             for above in proposals {
                 let recovered = above.recovered;

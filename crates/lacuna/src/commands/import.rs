@@ -1,68 +1,68 @@
+//! `lacuna import`: a model from a torchvision checkpoint.
+
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::ValueEnum;
 use lacuna_data::coco;
-use lacuna_data::output::IfExists;
 use lacuna_models::resnet::{Depth, ResNetConfig, Style};
 use lacuna_models::weights::Checkpoint;
 use lacuna_models::{DetectorConfig, DetectorKind};
 use lacuna_train::model::{InputConfig, Model, ModelCategory, ModelConfig, ModelError};
 use serde_json::json;
 
-use super::{shown, usage};
+use crate::args::output::OutputArgs;
+use crate::diagnostics::usage;
+use crate::render::path_json;
 
-/// Make a model of a torchvision detector's weights, for `lacuna predict`
+/// Make a model from the weights of a torchvision detector
 ///
 /// Input and post-processing are torchvision's defaults. Category ids are the checkpoint's label
 /// numbers: from 0 for RetinaNet and FCOS, from 1 for Faster R-CNN, where 0 is background.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// A .safetensors file, or what `torch.save(model.state_dict(), …)` wrote
     weights: PathBuf,
 
+    /// The detector that the weights are of
     #[arg(long)]
     detector: DetectorArg,
 
+    /// Its backbone
     #[arg(long, default_value = "resnet50")]
     backbone: BackboneArg,
 
-    /// How many classes of objects it knows; background is not one
+    /// The number of classes, without background
     #[arg(long, value_name = "N")]
     n_classes: usize,
 
     /// The model, a folder
-    #[arg(long, value_name = "MODEL")]
+    #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
-    /// A COCO file whose categories the classes are: all of them in order, or by label number
+    /// A COCO file that names the classes: as many categories in the same order, or by label number
     #[arg(long, value_name = "COCO_JSON")]
     categories: Option<PathBuf>,
 
-    /// Where the backbone's bottlenecks have their stride
+    /// Which convolution of the backbone's bottlenecks has the stride
     #[arg(long, default_value = "pytorch")]
     style: StyleArg,
 
-    /// What the backbone's norms add to a variance; 0 for torchvision's own COCO_V1 weights
+    /// The epsilon of the backbone's norms; 0 for torchvision's own COCO_V1 weights
     #[arg(long, value_name = "E", default_value_t = 1e-5)]
     norm_epsilon: f64,
 
-    /// The short side of the images that the detector sees
+    /// Images are resized to this short side
     #[arg(long, value_name = "PIXELS", default_value_t = InputConfig::TORCHVISION.short_side)]
     short_side: u32,
 
-    /// The longest that their long side may be
+    /// and at most this long side
     #[arg(long, value_name = "PIXELS", default_value_t = InputConfig::TORCHVISION.long_side_max)]
     long_side: u32,
 
-    /// Replace a model that exists
-    #[arg(long)]
-    force: bool,
-
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -88,14 +88,14 @@ enum StyleArg {
     Caffe,
 }
 
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     if args.n_classes == 0 {
-        usage("`--n-classes` is 1 at least");
+        usage("`--n-classes` must be at least 1");
     }
     if !(args.norm_epsilon >= 0.0 && args.norm_epsilon.is_finite()) {
-        usage("`--norm-epsilon` is 0 or more");
+        usage("`--norm-epsilon` must be 0 or more");
     }
-    let if_exists = IfExists::forced(args.force);
+    let if_exists = args.output.if_exists();
     let inputs = [&args.weights].into_iter().chain(&args.categories).map(PathBuf::as_path);
     if_exists.check_all(&[&args.out], &inputs.collect::<Vec<_>>())?;
     let depth = match args.backbone {
@@ -130,16 +130,16 @@ pub fn run(args: &Args) -> Result<()> {
         None => label_numbers(&detector),
     };
     let model =
-        Model::of_checkpoint(checkpoint, ModelConfig { detector, input, calibrator: None, categories })?;
+        Model::from_checkpoint(checkpoint, ModelConfig { detector, input, calibrator: None, categories })?;
     let parameters = model.n_parameters();
     model.write(&args.out, if_exists)?;
 
     let mut out = std::io::stdout().lock();
-    if args.json {
+    if args.output.json {
         writeln!(
             out,
             "{}",
-            json!({"out": shown(&args.out), "n_classes": args.n_classes, "parameters": parameters})
+            json!({"out": path_json(&args.out), "n_classes": args.n_classes, "parameters": parameters})
         )?;
     } else {
         let millions = parameters as f64 / 1e6;
@@ -160,7 +160,7 @@ fn label_numbers(detector: &DetectorConfig) -> Vec<ModelCategory> {
 
 /// The categories of a file: in its order if there are as many as classes, else where their ids are label
 /// numbers (torchvision's COCO models have 91 labels for 80 categories).
-pub fn named_categories(path: &Path, detector: &DetectorConfig) -> Result<Vec<ModelCategory>> {
+pub(crate) fn named_categories(path: &Path, detector: &DetectorConfig) -> Result<Vec<ModelCategory>> {
     let dataset = coco::read(path)?;
     let categories = dataset.categories();
     let of_file =

@@ -1,3 +1,5 @@
+//! `lacuna predict`: a model over images.
+
 use std::collections::{HashMap, HashSet};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -7,68 +9,67 @@ use lacuna_boxes::Detection;
 use lacuna_calib::Proximity;
 use lacuna_data::decode::{self, RgbImage};
 use lacuna_data::draw::{Outline, draw};
-use lacuna_data::output::{IfExists, NewFolder, write_file};
-use lacuna_data::{Dataset, coco, layout};
-use lacuna_train::evaluate::classes_in;
+use lacuna_data::layout::{self, Layout};
+use lacuna_data::output::{NewFolder, write_file};
+use lacuna_data::{Dataset, coco};
+use lacuna_train::evaluate::match_classes;
 use lacuna_train::model::{Model, ModelCategory, ModelConfig};
 use serde::Serialize;
 use serde_json::json;
 
 use super::import::named_categories;
-use super::{shown, usage};
-use crate::data_args::OnBadImageArg;
-use crate::progress::Progress;
-use crate::table::thousands;
+use crate::args::data::{DataOptions, OnBadImageArg};
+use crate::args::output::OutputArgs;
+use crate::diagnostics::usage;
+use crate::render::number::thousands;
+use crate::render::path_json;
+use crate::render::progress::Progress;
 
-/// Run a model over images; the result is a COCO results file
+/// Run a model over images and write a COCO results file
 ///
-/// Boxes are those of the image, [x, y, width, height], and scores the detector's own. A model that was
-/// trained with a calibrator adds the confidence of each: the probability that it is right, as far as detections
-/// near an annotation tell.
+/// Boxes are [x, y, width, height] in pixels of the image, scores are the detector's own. A model that was trained
+/// with a calibrator adds the `confidence` of each detection: the probability that it is right.
+///
+/// Images of a data set keep its image ids. Image files and folders of images are numbered from 1, unless --ids-from
+/// names a COCO file that has them.
 #[derive(clap::Args)]
-pub struct Args {
-    /// A folder that `lacuna import` or `lacuna train` made
-    model: PathBuf,
+pub(crate) struct Args {
+    /// A data set, or image files, or folders of images
+    #[arg(required = true, value_name = "DATA")]
+    data: Vec<PathBuf>,
 
-    /// Image files, or folders of them
-    #[arg(required = true, value_name = "IMAGES")]
-    images: Vec<PathBuf>,
+    /// A folder that `lacuna train` or `lacuna import` wrote
+    #[arg(long, value_name = "DIR")]
+    model: PathBuf,
 
     /// The detections, a JSON file
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 
-    /// A COCO file that gives the images their ids; without it they count from 1
-    #[arg(long, value_name = "COCO_JSON")]
-    annotations: Option<PathBuf>,
+    #[command(flatten)]
+    options: DataOptions,
 
-    /// A COCO file that gives the classes of these names their ids, in place of the model's; a model without names
-    /// takes them in the file's order
+    /// Image files and folders: take the image ids from this COCO file
+    #[arg(long, value_name = "COCO_JSON")]
+    ids_from: Option<PathBuf>,
+
+    /// Take category ids from this COCO file: by class name, or in its order for a model without names
     #[arg(long, value_name = "COCO_JSON")]
     categories: Option<PathBuf>,
 
-    /// Only detections with a score above this; lower than the model's own floor it has no effect
+    /// Only detections with a score above this; the model's own floor holds, too
     #[arg(long, value_name = "SCORE", default_value_t = 0.0)]
     score_min: f32,
 
-    /// Also write pictures with the detections in them into this folder
+    /// Also write the images with the detections drawn in, into this folder
     #[arg(long, value_name = "DIR")]
     draw: Option<PathBuf>,
 
-    /// What to do about an image that cannot be read
-    #[arg(long, value_name = "WHAT", default_value = "error")]
-    on_bad_image: OnBadImageArg,
-
-    /// Replace an output that exists
-    #[arg(long)]
-    force: bool,
-
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
-/// Of the classes, in turn: colors that are told apart, also by the color-blind (Okabe and Ito, 2008).
+/// The colors of classes, in turn. Color-blind people can tell them apart (Okabe and Ito, 2008).
 const COLORS: [[u8; 3]; 7] = [
     [230, 159, 0],
     [86, 180, 233],
@@ -79,7 +80,7 @@ const COLORS: [[u8; 3]; 7] = [
     [204, 121, 167],
 ];
 
-/// One image to look at.
+/// One image to run the model over.
 struct Input {
     path: PathBuf,
     id: u64,
@@ -99,14 +100,14 @@ struct Entry<'a> {
     confidence: Option<f32>,
 }
 
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     if !(0.0..=1.0).contains(&args.score_min) {
-        usage("`--score-min` goes from 0 to 1");
+        usage("`--score-min` must be from 0 to 1");
     }
-    let if_exists = IfExists::forced(args.force);
+    let if_exists = args.output.if_exists();
     let of_model = Model::files(&args.model);
     let files: Vec<&Path> =
-        args.annotations.iter().chain(&args.categories).chain(&of_model).map(PathBuf::as_path).collect();
+        args.ids_from.iter().chain(&args.categories).chain(&of_model).map(PathBuf::as_path).collect();
     let outputs: Vec<&Path> = [&args.out].into_iter().chain(&args.draw).map(PathBuf::as_path).collect();
     if_exists.check_all(&outputs, &files)?;
     let mut model = Model::read(&args.model)?;
@@ -116,20 +117,18 @@ pub fn run(args: &Args) -> Result<()> {
             false => named_categories(path, &model.config.detector)?,
         };
     }
-    let inputs = match &args.annotations {
-        Some(path) => annotated_inputs(&coco::read(path)?, path, &args.images)?,
-        None => inputs(&args.images)?,
-    };
+    let is_wanted = wanted_classes(&args.options, &model.config.categories);
+    let inputs = find_images(args)?;
     if_exists.check_all(&outputs, &inputs.iter().map(|input| input.path.as_path()).collect::<Vec<_>>())?;
     let pictures = args.draw.as_deref().map(|folder| NewFolder::create(folder, if_exists)).transpose()?;
 
-    let progress = Progress::new("looking at images", inputs.len());
+    let progress = Progress::new("detecting", inputs.len());
     let (mut entries, mut images) = (Vec::new(), 0);
     for input in &inputs {
         match decode::read(&input.path, input.annotated_size) {
             Ok(image) => {
                 let mut detections = model.detect(&image);
-                detections.retain(|detection| detection.score.0 > args.score_min);
+                detections.retain(|found| found.score.0 > args.score_min && is_wanted[found.class]);
                 entries.extend(detections.iter().map(|detection| entry(input, detection, &model.config)));
                 if let Some(folder) = &pictures {
                     let name = Path::new(&input.file_name).with_extension("jpg");
@@ -139,7 +138,7 @@ pub fn run(args: &Args) -> Result<()> {
                 }
                 images += 1;
             }
-            Err(error) if args.on_bad_image == OnBadImageArg::Skip => eprintln!("warning: {error}"),
+            Err(error) if args.options.on_bad_image == OnBadImageArg::Skip => eprintln!("warning: {error}"),
             Err(error) => return Err(lacuna_data::Error::from(error).into()),
         }
         if !progress.done() {
@@ -155,8 +154,12 @@ pub fn run(args: &Args) -> Result<()> {
 
     let mut out = std::io::stdout().lock();
     let detections = entries.len();
-    if args.json {
-        writeln!(out, "{}", json!({"out": shown(&args.out), "images": images, "detections": detections}))?;
+    if args.output.json {
+        writeln!(
+            out,
+            "{}",
+            json!({"out": path_json(&args.out), "images": images, "detections": detections})
+        )?;
     } else {
         let (images, detections) = (thousands(images), thousands(detections));
         writeln!(out, "{}: {detections} detections in {images} images", args.out.display())?;
@@ -164,10 +167,23 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The categories of a file that are called like these.
+/// Which of the model's classes are detected: those that `--classes` names, or all.
+fn wanted_classes(options: &DataOptions, categories: &[ModelCategory]) -> Vec<bool> {
+    if !options.are_classes_chosen() {
+        return vec![true; categories.len()];
+    }
+    let is_class = |name: &str| categories.iter().any(|category| category.name == name);
+    let names = options.class_names(is_class);
+    if let Some(unknown) = names.iter().find(|name| !is_class(name)) {
+        usage(&format!("the model has no class `{unknown}`"));
+    }
+    categories.iter().map(|category| names.contains(&category.name)).collect()
+}
+
+/// The categories of a file that have these names.
 fn categories_of_names(path: &Path, categories: &[ModelCategory]) -> Result<Vec<ModelCategory>> {
     let dataset = coco::read(path)?;
-    let known = classes_in(categories, &dataset);
+    let known = match_classes(categories, &dataset);
     let of_file = |(class, known): (&ModelCategory, Option<usize>)| {
         let Some(known) = known else {
             usage(&format!("{} has no category `{}`, which the model has", path.display(), class.name))
@@ -189,7 +205,7 @@ fn entry<'a>(input: &'a Input, detection: &Detection, model: &ModelConfig) -> En
     }
 }
 
-/// How sure the model's calibrator is, if it has one. Nothing is known of what is annotated in the image.
+/// The confidence by the model's calibrator, if it has one. Nothing is known of the image's annotations.
 fn confidence(detection: &Detection, model: &ModelConfig) -> Option<f32> {
     let calibrator = model.calibrator.as_ref()?;
     Some(calibrator.confidence(detection.class, detection.score, Proximity::Unknown).0)
@@ -198,20 +214,20 @@ fn confidence(detection: &Detection, model: &ModelConfig) -> Option<f32> {
 /// A picture of the image with its detections, the best on top.
 fn with_detections(mut image: RgbImage, detections: &[Detection], model: &ModelConfig) -> RgbImage {
     let outline = |detection: &Detection| {
-        let sure = confidence(detection, model);
+        let shown = confidence(detection, model).unwrap_or(detection.score.0);
         let name = &model.categories[detection.class].name;
         Outline {
             bbox: detection.bbox,
             color: COLORS[detection.class % COLORS.len()],
-            label: Some(format!("{name} {:.2}", sure.unwrap_or(detection.score.0))),
+            label: Some(format!("{name} {shown:.2}")),
         }
     };
     draw(&mut image, &detections.iter().rev().map(outline).collect::<Vec<_>>());
     image
 }
 
-/// The files that were named and those in the folders that were named, with their names in them.
-fn files(paths: &[PathBuf]) -> Result<Vec<(PathBuf, String)>> {
+/// The files that are named, and those in the folders that are named, with their names there.
+fn list_files(paths: &[PathBuf]) -> Result<Vec<(PathBuf, String)>> {
     let mut files = Vec::new();
     for path in paths {
         if path.is_dir() {
@@ -222,22 +238,67 @@ fn files(paths: &[PathBuf]) -> Result<Vec<(PathBuf, String)>> {
             files.extend(within.into_iter().map(|name| (path.join(&name), name.display().to_string())));
         } else {
             let name =
-                path.file_name().map_or_else(|| shown(path), |name| name.to_string_lossy().into_owned());
+                path.file_name().map_or_else(|| path_json(path), |name| name.to_string_lossy().into_owned());
             files.push((path.clone(), name));
         }
     }
     Ok(files)
 }
 
-/// The images by their places, from 1.
-fn inputs(paths: &[PathBuf]) -> Result<Vec<Input>> {
-    let files = files(paths)?;
+/// The images of a data set, or those that are named.
+fn find_images(args: &Args) -> Result<Vec<Input>> {
+    if let Some(layout) = data_set(&args.data)? {
+        if args.ids_from.is_some() {
+            usage("`--ids-from` is for image files and folders: a data set has ids of its own");
+        }
+        return data_set_inputs(&layout, &args.options);
+    }
+    if args.options.split.is_some() || args.options.images.is_some() {
+        usage("`--split` and `--images` need a data set as DATA");
+    }
+    match &args.ids_from {
+        Some(path) => inputs_with_ids(&coco::read(path)?, path, &args.data),
+        None => numbered_inputs(&args.data),
+    }
+}
+
+/// The data set that is named; `None` if image files or folders of images are.
+fn data_set(paths: &[PathBuf]) -> Result<Option<Layout>> {
+    let [path] = paths else { return Ok(None) };
+    let is_file = |extensions: &[&str]| {
+        path.extension().and_then(|extension| extension.to_str()).is_some_and(|e| extensions.contains(&e))
+    };
+    if !path.is_dir() {
+        return Ok(if is_file(&["json", "yaml", "yml"]) { Some(Layout::detect(path)?) } else { None });
+    }
+    match Layout::detect(path) {
+        Ok(layout) => Ok(Some(layout)),
+        Err(lacuna_data::Error::UnknownLayout { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn data_set_inputs(layout: &Layout, options: &DataOptions) -> Result<Vec<Input>> {
+    let split = options.read_whole_split(layout, options.split.as_deref())?;
+    let folder = split.images()?;
+    let input = |image: &lacuna_data::Image| Input {
+        path: folder.join(&image.file_name),
+        id: image.id,
+        file_name: image.file_name.clone(),
+        annotated_size: Some((image.width, image.height)),
+    };
+    Ok(split.dataset.images().iter().map(input).collect())
+}
+
+/// Images numbered from 1.
+fn numbered_inputs(paths: &[PathBuf]) -> Result<Vec<Input>> {
+    let files = list_files(paths)?;
     let input = |(id, (path, file_name))| Input { path, id, file_name, annotated_size: None };
     Ok((1..).zip(files).map(input).collect())
 }
 
-/// The images that the annotations know: of a folder those, and of files each.
-fn annotated_inputs(dataset: &Dataset, annotations: &Path, paths: &[PathBuf]) -> Result<Vec<Input>> {
+/// The images that a COCO file has: of a folder those that are there, and each file that is named.
+fn inputs_with_ids(dataset: &Dataset, annotations: &Path, paths: &[PathBuf]) -> Result<Vec<Input>> {
     let by_name: HashMap<&str, usize> =
         dataset.images().iter().enumerate().map(|(index, image)| (image.file_name.as_str(), index)).collect();
     let (mut inputs, mut named) = (Vec::new(), HashSet::new());

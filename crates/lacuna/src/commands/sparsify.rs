@@ -1,23 +1,28 @@
+//! `lacuna sparsify`: the splits of the paper.
+
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::ValueEnum;
 use lacuna_data::coco;
-use lacuna_data::output::{IfExists, NewFile};
+use lacuna_data::output::NewFile;
 use lacuna_data::sparsify::{Percent, Sparse, SparsifyKind, sparsify};
 use serde_json::json;
 
-use super::{shown, usage};
-use crate::data_args::{DataArgs, note_problems};
+use crate::args::data::DataArgs;
+use crate::args::output::OutputArgs;
+use crate::diagnostics::usage;
 use crate::interrupt::{self, Interruptible};
-use crate::table::thousands;
+use crate::render::notes::note_problems;
+use crate::render::number::thousands;
+use crate::render::path_json;
 
-/// Hide a part of a data set's boxes, as the splits of the paper do
+/// Hide a part of the boxes, as the splits of the paper do
 ///
 /// The result depends only on the data set, the kind and the seed. Crowd regions always stay.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     data: DataArgs,
 
@@ -25,10 +30,11 @@ pub struct Args {
     #[arg(long)]
     kind: KindArg,
 
-    /// How many, for split1, split2 and split3: 0 to 100
-    #[arg(long, value_name = "P", value_parser = percent, allow_negative_numbers = true)]
+    /// The percentage to hide, for split1, split2 and split3
+    #[arg(long, value_name = "P", value_parser = parse_percent, allow_negative_numbers = true)]
     percent: Option<Percent>,
 
+    /// Another seed hides other boxes
     #[arg(long, default_value_t = 0)]
     seed: u64,
 
@@ -36,24 +42,19 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 
-    /// Write what was hidden as well; it and the sparse data set make up the original
+    /// Also write the hidden boxes; both files together are the original
     #[arg(long, value_name = "FILE")]
     hidden: Option<PathBuf>,
 
-    /// Replace outputs that exist
-    #[arg(long)]
-    force: bool,
-
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum KindArg {
     /// P % of the boxes of each class
     Split1,
-    /// In each image, all boxes of a class with a probability of P %; one class at least stays
+    /// In each image, all boxes of a class with a probability of P %; at least one class stays
     Split2,
     /// P % of all boxes
     Split3,
@@ -65,14 +66,14 @@ enum KindArg {
     Extreme,
 }
 
-fn percent(text: &str) -> Result<Percent, String> {
+fn parse_percent(text: &str) -> Result<Percent, String> {
     let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    Percent::new(number).ok_or_else(|| "it goes from 0 to 100".into())
+    Percent::new(number).ok_or_else(|| "a percentage is from 0 to 100".into())
 }
 
 impl Args {
     fn kind(&self) -> SparsifyKind {
-        let percent = || self.percent.unwrap_or_else(|| usage("`--percent P` is needed with this kind"));
+        let percent = || self.percent.unwrap_or_else(|| usage("this kind needs `--percent P`"));
         let kind = match self.kind {
             KindArg::Split1 => return SparsifyKind::Split1(percent()),
             KindArg::Split2 => return SparsifyKind::Split2(percent()),
@@ -82,15 +83,15 @@ impl Args {
             KindArg::Extreme => SparsifyKind::Extreme,
         };
         if self.percent.is_some() {
-            usage("`--percent` goes with split1, split2 and split3 only");
+            usage("only split1, split2 and split3 take `--percent`");
         }
         kind
     }
 }
 
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     let kind = args.kind();
-    let if_exists = IfExists::forced(args.force);
+    let if_exists = args.output.if_exists();
     let outputs = std::iter::once(&args.out).chain(&args.hidden).map(PathBuf::as_path);
     let outputs: Vec<&Path> = outputs.collect();
     if_exists.check_all(&outputs, &[&args.data.path])?;
@@ -110,10 +111,10 @@ pub fn run(args: &Args) -> Result<()> {
 
     let (n_kept, n_hidden) = (kept.annotations().len(), hidden.annotations().len());
     let mut out = std::io::stdout().lock();
-    if args.json {
+    if args.output.json {
         let result = json!({
             "annotations": n_kept + n_hidden, "kept": n_kept, "hidden": n_hidden, "seed": args.seed,
-            "out": shown(&args.out), "hidden_out": args.hidden.as_deref().map(shown),
+            "out": path_json(&args.out), "hidden_out": args.hidden.as_deref().map(path_json),
         });
         writeln!(out, "{result}")?;
     } else {

@@ -1,50 +1,55 @@
+//! `lacuna synth`: synthetic scenes with known boxes.
+
 use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Result;
 use lacuna_data::Dataset;
-use lacuna_data::output::{IfExists, NewFolder};
-use lacuna_data::synth::{CLASSES, SynthConfig, fill_folder};
+use lacuna_data::output::NewFolder;
+use lacuna_synth::{CLASSES, SynthConfig, fill_folder};
 use serde_json::json;
 
-use super::{shown, usage};
-use crate::progress::Progress;
-use crate::table::thousands;
+use crate::args::output::OutputArgs;
+use crate::diagnostics::usage;
+use crate::render::number::thousands;
+use crate::render::path_json;
+use crate::render::progress::Progress;
 
-/// Make a detection data set: cluttered scenes of eight classes, in COCO's layout
+/// Generate a synthetic data set: cluttered scenes of eight classes, in COCO's layout
 ///
-/// The same seed makes the same images on every machine.
+/// The same options give the same images on every machine.
 #[derive(clap::Args)]
-pub struct Args {
-    /// The folder to make
+pub(crate) struct Args {
+    /// The folder to write
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
-    /// How many images the split `train` has
+    /// Images of the split `train`
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     images: u32,
 
-    /// How many images a split `test` has
+    /// Images of the split `test`
     #[arg(long, value_name = "N", default_value_t = 0)]
     test: u32,
 
+    /// Another seed gives other scenes
     #[arg(long, default_value_t = 0)]
     seed: u64,
 
-    /// The size of the largest scenes in pixels; others have two thirds of it at least, each way
-    #[arg(long, value_name = "WxH", value_parser = size, default_value = "384x320")]
+    /// The size of the largest scenes in pixels; the smallest have two thirds of it, each way
+    #[arg(long, value_name = "WxH", value_parser = parse_size, default_value = "384x320")]
     size: (u32, u32),
 
-    /// How many things that belong to no class, as a multiple of the usual
+    /// Amount of clutter that belongs to no class, as a multiple of the usual
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     clutter: f32,
 
     /// Only objects of these classes [default: all eight]
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = class)]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = parse_class)]
     classes: Vec<usize>,
 
-    /// The fewest and the most objects of a scene
-    #[arg(long, value_name = "MIN-MAX", value_parser = range, default_value = "5-15")]
+    /// The fewest and the most objects in a scene
+    #[arg(long, value_name = "MIN-MAX", value_parser = parse_range, default_value = "5-15")]
     objects: (u32, u32),
 
     /// The diameter of the smallest objects, in pixels
@@ -55,37 +60,32 @@ pub struct Args {
     #[arg(long, value_name = "SHARE", default_value_t = SynthConfig::default().side_max)]
     side_max: f32,
 
-    /// Replace a folder that exists
-    #[arg(long)]
-    force: bool,
-
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
-fn size(text: &str) -> Result<(u32, u32), String> {
+fn parse_size(text: &str) -> Result<(u32, u32), String> {
     let parse = || {
         let (width, height) = text.split_once('x')?;
         Some((width.parse().ok()?, height.parse().ok()?))
     };
-    parse().ok_or_else(|| "it is written WIDTHxHEIGHT, as in 384x320".into())
+    parse().ok_or_else(|| "a size is written WIDTHxHEIGHT, as in 384x320".into())
 }
 
-fn class(name: &str) -> Result<usize, String> {
+fn parse_class(name: &str) -> Result<usize, String> {
     let known = || format!("the classes are {}", CLASSES.join(", "));
     CLASSES.iter().position(|class| *class == name).ok_or_else(known)
 }
 
-fn range(text: &str) -> Result<(u32, u32), String> {
+fn parse_range(text: &str) -> Result<(u32, u32), String> {
     let parse = || {
         let (low, high) = text.split_once('-')?;
         Some((low.parse().ok()?, high.parse().ok()?))
     };
-    parse().ok_or_else(|| "it is written MIN-MAX, as in 5-15".into())
+    parse().ok_or_else(|| "a range is written MIN-MAX, as in 5-15".into())
 }
 
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     let (width, height) = args.size;
     let config = SynthConfig {
         seed: args.seed,
@@ -100,22 +100,22 @@ pub fn run(args: &Args) -> Result<()> {
     if let Err(error) = config.check() {
         usage(&error.to_string());
     }
-    let folder = NewFolder::create(&args.out, IfExists::forced(args.force))?;
+    let folder = NewFolder::create(&args.out, args.output.if_exists())?;
     let mut splits = vec![("train", args.images as usize)];
     if args.test > 0 {
         splits.push(("test", args.test as usize));
     }
-    let datasets = make(&config, &splits, &folder)?;
+    let datasets = render_splits(&config, &splits, &folder)?;
     folder.finish()?;
 
     let mut out = std::io::stdout().lock();
     let counted =
         splits.iter().zip(&datasets).map(|((name, n), dataset)| (name, *n, dataset.annotations().len()));
-    if args.json {
+    if args.output.json {
         let splits: Vec<_> = counted
             .map(|(name, images, boxes)| json!({ "split": name, "images": images, "boxes": boxes }))
             .collect();
-        writeln!(out, "{}", json!({ "out": shown(&args.out), "seed": args.seed, "splits": splits }))?;
+        writeln!(out, "{}", json!({ "out": path_json(&args.out), "seed": args.seed, "splits": splits }))?;
     } else {
         for (name, images, boxes) in counted {
             let path = args.out.join("annotations").join(format!("instances_{name}.json"));
@@ -125,14 +125,18 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Make the splits, showing how far it is.
-pub fn make(config: &SynthConfig, splits: &[(&str, usize)], folder: &NewFolder) -> Result<Vec<Dataset>> {
-    let progress = Progress::new("making images", splits.iter().map(|(_, n)| n).sum());
+/// Renders the splits and shows progress.
+pub(crate) fn render_splits(
+    config: &SynthConfig,
+    splits: &[(&str, usize)],
+    folder: &NewFolder,
+) -> Result<Vec<Dataset>> {
+    let progress = Progress::new("rendering images", splits.iter().map(|(_, n)| n).sum());
     Ok(fill_folder(config, splits, folder, &|| progress.done())?)
 }
 
-/// Scenes of few, large objects that a small detector learns within minutes.
-pub fn small() -> SynthConfig {
+/// Scenes of a few large objects, which a small detector learns within minutes.
+pub(crate) fn small_scenes() -> SynthConfig {
     SynthConfig {
         seed: 0,
         width: 144..=216,
