@@ -1,8 +1,8 @@
 //! Checkpoints: reads and writes parameters under torchvision's names.
 //!
 //! Modules have PyTorch's field names, so that the path of a parameter is its name in a checkpoint
-//! ([`Names`] has the exceptions). Layouts change here and nowhere else: PyTorch's convolution weights
-//! are `[K, C, k, k]`, ours `[k, k, C, K]`, and so on ([`Layout`]).
+//! (`Names` has the exceptions). Layouts change here and nowhere else: PyTorch's convolution weights
+//! are `[K, C, k, k]`, ours `[k, k, C, K]`, and so on (`Layout`).
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
