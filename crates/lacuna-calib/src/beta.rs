@@ -115,11 +115,11 @@ mod tests {
     /// With as many scores as parameters the fit goes through the precision of each.
     #[test]
     fn three_scores_are_met_exactly() {
-        let fit = fit(&many(&[(0.2, 10, 90), (0.5, 40, 60), (0.9, 95, 5)])).expect("they overlap");
+        let curve = fit(&many(&[(0.2, 10, 90), (0.5, 40, 60), (0.9, 95, 5)])).expect("they overlap");
         for (score, precision) in [(0.2, 0.1), (0.5, 0.4), (0.9, 0.95)] {
-            assert!((fit.confidence(Score(score)).0 - precision).abs() < 1e-6, "{fit:?}");
+            assert!((curve.confidence(Score(score)).0 - precision).abs() < 1e-6, "{curve:?}");
         }
-        assert!(fit.a > 0.0 && fit.b > 0.0);
+        assert!(curve.a > 0.0 && curve.b > 0.0);
     }
 
     #[test]
@@ -140,9 +140,9 @@ mod tests {
 
     #[test]
     fn two_scores_are_met_though_they_leave_a_choice() {
-        let fit = fit(&many(&[(0.3, 20, 80), (0.8, 60, 40)])).expect("they overlap");
-        assert!((fit.confidence(Score(0.3)).0 - 0.2).abs() < 1e-6);
-        assert!((fit.confidence(Score(0.8)).0 - 0.6).abs() < 1e-6);
+        let curve = fit(&many(&[(0.3, 20, 80), (0.8, 60, 40)])).expect("they overlap");
+        assert!((curve.confidence(Score(0.3)).0 - 0.2).abs() < 1e-6);
+        assert!((curve.confidence(Score(0.8)).0 - 0.6).abs() < 1e-6);
     }
 
     #[test]

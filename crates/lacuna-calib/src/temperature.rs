@@ -76,11 +76,11 @@ mod tests {
     /// Three of four at a score of 0.9 are right: `1/T = logit(0.75)/logit(0.9) = ln 3/ln 9 = 1/2`.
     #[test]
     fn scores_that_are_too_sure_are_cooled() {
-        let fit = fit(&[(0.9, true), (0.9, true), (0.9, false), (0.9, true)]).expect("they overlap");
+        let curve = fit(&[(0.9, true), (0.9, true), (0.9, false), (0.9, true)]).expect("they overlap");
         // The score of 32 bits is 2e-8 away from 0.9.
-        assert!((fit.t() - 2.0).abs() < 1e-6, "{fit:?}");
-        assert!((fit.confidence(Score(0.9)).0 - 0.75).abs() < 1e-6);
-        assert_eq!(fit.confidence(Score(0.5)), Confidence(0.5));
+        assert!((curve.t() - 2.0).abs() < 1e-6, "{curve:?}");
+        assert!((curve.confidence(Score(0.9)).0 - 0.75).abs() < 1e-6);
+        assert_eq!(curve.confidence(Score(0.5)), Confidence(0.5));
     }
 
     #[test]

@@ -313,7 +313,7 @@ impl Dataset {
 
     /// Fields of an annotation's record that lacuna has no use for itself; `None` when they are not
     /// of the kinds that `T` wants.
-    pub fn fields_of<'a, T: Deserialize<'a>>(&'a self, annotation: &Annotation) -> Option<T> {
+    pub(crate) fn fields_of<'a, T: Deserialize<'a>>(&'a self, annotation: &Annotation) -> Option<T> {
         serde_json::from_slice(&self.source[annotation.text.range()]).ok()
     }
 

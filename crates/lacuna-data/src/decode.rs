@@ -27,7 +27,7 @@ use crate::dataset::Xywh;
 
 /// Images of more pixels are refused before anything is allocated for them: a file of a few bytes
 /// can claim any size. 512 MiB of RGB, the size at which Pillow refuses, too.
-pub const MAX_PIXELS: u64 = 512 * 1024 * 1024 / 3;
+pub(crate) const MAX_PIXELS: u64 = 512 * 1024 * 1024 / 3;
 
 /// Enough for the headers of nearly every file, a camera's thumbnail included.
 const HEADER_BYTES: u64 = 64 * 1024;
@@ -71,12 +71,12 @@ impl RgbImage {
     }
 
     /// The samples, `[height, width, 3]`, to change.
-    pub fn pixels_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn pixels_mut(&mut self) -> &mut [u8] {
         &mut self.pixels
     }
 
     /// The samples, `[height, width, 3]`, taken out of the image.
-    pub fn into_pixels(self) -> Vec<u8> {
+    pub(crate) fn into_pixels(self) -> Vec<u8> {
         self.pixels
     }
 }

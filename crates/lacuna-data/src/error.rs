@@ -28,7 +28,7 @@ pub enum Error {
     Exists { path: PathBuf },
 
     /// The output is a folder that lacuna did not make.
-    #[error("{} was not made by lacuna and is not replaced", path.display())]
+    #[error("{} was not written by lacuna and is not replaced", path.display())]
     NotOurs { path: PathBuf },
 
     /// The output would replace its own input.
@@ -36,7 +36,7 @@ pub enum Error {
     ReplacesInput { path: PathBuf, input: PathBuf },
 
     /// Two outputs are the same, or one is inside the other.
-    #[error("the outputs {} and {} are one, or one is in the other", path.display(), other.display())]
+    #[error("the outputs {} and {} are the same, or one is inside the other", path.display(), other.display())]
     OneOutput { path: PathBuf, other: PathBuf },
 
     /// The text is not of the language it should be in (JSON, XML, YAML, a YOLO line).

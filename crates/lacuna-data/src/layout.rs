@@ -23,7 +23,7 @@ pub enum Format {
 }
 
 /// The names that image files end in.
-pub const IMAGE_EXTENSIONS: [&str; 5] = ["jpg", "jpeg", "png", "webp", "bmp"];
+pub(crate) const IMAGE_EXTENSIONS: [&str; 5] = ["jpg", "jpeg", "png", "webp", "bmp"];
 
 /// What Roboflow calls the annotation file that it puts beside the images.
 const ROBOFLOW: &str = "_annotations.coco.json";

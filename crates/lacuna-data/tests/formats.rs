@@ -695,7 +695,7 @@ fn an_output_never_replaces_what_it_is_made_from_nor_what_lacuna_did_not_make() 
     let other = tempfile::tempdir().unwrap();
     fs::write(other.path().join("thesis.txt"), "years of work").unwrap();
     let error = convert(other.path()).unwrap_err().to_string();
-    assert!(error.ends_with("was not made by lacuna and is not replaced"), "{error}");
+    assert!(error.ends_with("was not written by lacuna and is not replaced"), "{error}");
     assert!(other.path().join("thesis.txt").exists());
     convert(&other.path().join("voc")).unwrap();
     convert(&other.path().join("voc")).unwrap();

@@ -158,9 +158,9 @@ mod tests {
     fn dataset(boxes: &[(f64, bool, bool)]) -> Dataset {
         let mut builder = Builder::default();
         let (image, class) = (builder.image("1.jpg", 100, 100), builder.category("cup"));
-        for &(x, crowd, pseudo) in boxes {
+        for &(x, crowd, recovered) in boxes {
             let bbox = Xywh { x, y: 0.0, width: 20.0, height: 20.0 };
-            match pseudo {
+            match recovered {
                 true => builder.annotation(image, class, bbox, crowd, RecoveredMark::new(None, None)),
                 false => builder.annotation(image, class, bbox, crowd, ()),
             }
@@ -172,26 +172,29 @@ mod tests {
         let at =
             |&x: &f32| Detection { bbox: Box2::new(x, 0.0, x + 20.0, 20.0), class: 0, score: Score(0.5) };
         let overlap = OverlapRule { candidate_iou: Some(0.7), min_side: None, ..OverlapRule::default() };
-        judge(dataset, &[xs.iter().map(at).collect()], &overlap)[0].iter().map(|seen| seen.outcome).collect()
+        judge(dataset, &[xs.iter().map(at).collect()], &overlap)[0]
+            .iter()
+            .map(|judged| judged.outcome)
+            .collect()
     }
 
     #[test]
     fn what_a_detector_added_is_no_evidence_and_is_not_added_again() {
-        let dataset = dataset(&[(0.0, false, false), (40.0, false, true)]);
+        let sparse = dataset(&[(0.0, false, false), (40.0, false, true)]);
         let expected = [Some(Outcome::Right), None, Some(Outcome::Candidate)];
-        assert_eq!(outcomes_at(&dataset, &[0.0, 40.0, 70.0]), expected);
+        assert_eq!(outcomes_at(&sparse, &[0.0, 40.0, 70.0]), expected);
     }
 
     #[test]
     fn nothing_is_missing_in_a_crowd() {
-        let dataset = dataset(&[(0.0, false, false), (40.0, true, false)]);
-        assert_eq!(outcomes_at(&dataset, &[45.0, 52.0]), [None, Some(Outcome::Candidate)]);
+        let sparse = dataset(&[(0.0, false, false), (40.0, true, false)]);
+        assert_eq!(outcomes_at(&sparse, &[45.0, 52.0]), [None, Some(Outcome::Candidate)]);
     }
 
     #[test]
     fn duplicates_tell_nothing_and_have_no_confidence() {
-        let dataset = dataset(&[(0.0, false, false)]);
-        assert_eq!(outcomes_at(&dataset, &[0.0, 1.0]), [Some(Outcome::Right), None]);
+        let sparse = dataset(&[(0.0, false, false)]);
+        assert_eq!(outcomes_at(&sparse, &[0.0, 1.0]), [Some(Outcome::Right), None]);
         let detection = Detection { bbox: Box2::new(0.0, 0.0, 9.0, 9.0), class: 0, score: Score(0.5) };
         let duplicate = JudgedDetection { image: 0, detection, outcome: None, duplicate: true };
         assert_eq!(duplicate.confidence(&lacuna_calib::Platt::IDENTITY.into()), Confidence(0.0));

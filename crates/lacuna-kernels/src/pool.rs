@@ -93,7 +93,7 @@ impl MaxPool2d {
         let shape = [output.batch, output.height, output.width, channels];
         check_len("dy", &shape, dy.len())?;
         check_len("taps", &shape, taps.len())?;
-        let columns: Vec<_> = (0..input.width).map(|at| self.seen_by(at, output.width)).collect();
+        let columns: Vec<_> = (0..input.width).map(|at| self.taps_on(at, output.width)).collect();
         // SAFETY: every row of every image is written, each by a job of its own; what sees a pixel is
         // inside the output, whose length was checked.
         Ok(unsafe {
@@ -102,7 +102,7 @@ impl MaxPool2d {
                     let (image, y) = (row / input.height, row % input.height);
                     let image_len = output.height * output.width * channels;
                     let range = image * image_len..(image + 1) * image_len;
-                    let rows = self.seen_by(y, output.height);
+                    let rows = self.taps_on(y, output.height);
                     let at = row * input.width * channels;
                     dx.streamed(isa, |dx| {
                         unpool_row(isa, self, &dy[range.clone()], &taps[range], &rows, &columns, dx, at);
@@ -113,24 +113,24 @@ impl MaxPool2d {
     }
 
     /// Along one axis, the taps of the window at `out` that are on the image, and what they see.
-    fn sources(&self, out: usize, size: usize) -> Vec<Seen> {
+    fn sources(&self, out: usize, size: usize) -> Vec<Tap> {
         let Window { kernel, stride, padding, dilation } = self.window;
         (0..kernel)
             .filter_map(|tap| {
                 let at = (out * stride + tap * dilation).checked_sub(padding).filter(|&at| at < size)?;
-                Some(Seen { tap, at })
+                Some(Tap { tap, at })
             })
             .collect()
     }
 
     /// Along one axis, the taps that see the coordinate `at`, and whose they are.
-    fn seen_by(&self, at: usize, size: usize) -> Vec<Seen> {
+    fn taps_on(&self, at: usize, size: usize) -> Vec<Tap> {
         let Window { kernel, stride, padding, dilation } = self.window;
         (0..kernel)
             .filter_map(|tap| {
                 let offset = (at + padding).checked_sub(tap * dilation)?;
                 let out = Some(offset / stride).filter(|&out| offset % stride == 0 && out < size)?;
-                Some(Seen { tap, at: out })
+                Some(Tap { tap, at: out })
             })
             .collect()
     }
@@ -138,7 +138,7 @@ impl MaxPool2d {
 
 /// A tap along one axis, and the coordinate at its other end.
 #[derive(Clone, Copy)]
-struct Seen {
+struct Tap {
     tap: usize,
     at: usize,
 }
@@ -169,8 +169,8 @@ macro_rules! for_channels {
 /// Where the windows of one row of outputs, or those that see one row of inputs, are.
 #[derive(Clone, Copy)]
 struct Row<'a> {
-    rows: &'a [Seen],
-    columns: &'a [Seen],
+    rows: &'a [Tap],
+    columns: &'a [Tap],
     kernel: usize,
     width: usize,
     channels: usize,
@@ -194,7 +194,7 @@ struct PoolRow<'a> {
     pool: &'a MaxPool2d,
     x: &'a [f32],
     /// For each output of a row, the columns that it sees.
-    columns: &'a [Vec<Seen>],
+    columns: &'a [Vec<Tap>],
     y: Target<'a>,
 }
 
@@ -228,8 +228,8 @@ simd_fn! {
         s,
         pool: &MaxPool2d,
         x: &[f32],
-        rows: &[Seen],
-        columns: &[Vec<Seen>],
+        rows: &[Tap],
+        columns: &[Vec<Tap>],
         y: Target,
         at: usize,
         taps: &mut [u8],
@@ -302,8 +302,8 @@ simd_fn! {
         pool: &MaxPool2d,
         dy: &[f32],
         taps: &[u8],
-        rows: &[Seen],
-        columns: &[Vec<Seen>],
+        rows: &[Tap],
+        columns: &[Vec<Tap>],
         dx: Target,
         at: usize,
     ) {

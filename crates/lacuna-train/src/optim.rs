@@ -158,12 +158,12 @@ impl ModuleMapper for TakeTrained<'_> {
         let Some(gradient) = value.grad_remove(&mut self.gradients) else {
             return Param::from_mapped_value(id, value, mapper);
         };
-        let hollow = hollow(&value);
+        let empty = hollow(&value);
         let (parameter, gradient) = (flat(value), flat(gradient));
         let velocity = self.velocities.remove(&id).unwrap_or_else(|| parameter.zeros_like());
         self.ids.push(id);
         self.updates.push(Update { parameter, gradient, velocity });
-        Param::from_mapped_value(id, hollow, mapper)
+        Param::from_mapped_value(id, empty, mapper)
     }
 }
 
@@ -199,10 +199,10 @@ impl ModuleMapper for TakeAverages {
         if !trained {
             return Param::from_mapped_value(id, value.reshape(average.dims()), mapper);
         }
-        let hollow = hollow(&average);
+        let empty = hollow(&average);
         self.ids.push(id);
         self.pairs.push((flat(average), value));
-        Param::from_mapped_value(id, hollow, mapper)
+        Param::from_mapped_value(id, empty, mapper)
     }
 }
 

@@ -160,9 +160,9 @@ fn values_are_checked_before_any_work() {
         ("train=3", "`train` is a table, not 3"),
         ("train.lr", "`train.lr` is not of the form `key=value`"),
     ] {
-        let refused = refused(SMALL, &[assignment]);
+        let error = refused(SMALL, &[assignment]);
         let expected = format!("override `{assignment}`: {problem}");
-        assert!(refused.starts_with(&expected), "{refused}");
+        assert!(error.starts_with(&expected), "{error}");
     }
     let missing = refused(&edited("path = \"train.json\"", ""), &[]);
     assert!(missing.starts_with("run.toml:1: `data.train.path` must be given"), "{missing}");

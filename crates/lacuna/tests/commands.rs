@@ -275,7 +275,10 @@ fn bad_usage_is_refused() {
         "sparsify gt.json --kind easy --percent 3 --out out.json",
         "only split1, split2 and split3 take `--percent`",
     );
-    says("sparsify gt.json --kind easy --out x.json --hidden x.json", "are one, or one is in the other");
+    says(
+        "sparsify gt.json --kind easy --out x.json --hidden x.json",
+        "are the same, or one is inside the other",
+    );
     says("sparsify gt.json --kind sometimes --out x.json", "possible values: split1");
     says(
         "sparsify gt.json --kind easy --out gt.json",
@@ -297,7 +300,10 @@ fn bad_usage_is_refused() {
         "sparsify gt.json --kind easy --out ./gt.json --force",
         "the output ./gt.json would replace gt.json, which it is made from",
     );
-    says("sparsify gt.json --kind easy --out x.json --hidden ./x.json", "are one, or one is in the other");
+    says(
+        "sparsify gt.json --kind easy --out x.json --hidden ./x.json",
+        "are the same, or one is inside the other",
+    );
     run(folder.path(), "convert gt.json --out coco --to coco --no-images");
     says(
         "sparsify coco --kind easy --out coco/annotations/instances_gt.json --force",

@@ -191,13 +191,13 @@ fn a_run_leaves_what_it_promises() {
     assert!(said.contains("student: AP ") && said.contains("teacher: AP "), "{said}");
     assert!(said.contains("student backward") && said.contains("ms per iteration"), "{said}");
     let run = place.path("run");
-    let lines = lines(&run);
-    let trained: Vec<&Value> = lines.iter().filter(|line| line["event"] == "train").collect();
+    let records = lines(&run);
+    let trained: Vec<&Value> = records.iter().filter(|line| line["event"] == "train").collect();
     assert_eq!(trained.len(), 10);
     let evaluated: Vec<_> =
-        lines.iter().filter(|line| line["event"] == "evaluation").map(|line| &line["iteration"]).collect();
+        records.iter().filter(|line| line["event"] == "evaluation").map(|line| &line["iteration"]).collect();
     assert_eq!(evaluated, [15, 30, 40]);
-    let last = lines.last().unwrap();
+    let last = records.last().unwrap();
     for key in ["loss", "ece_raw", "calibrator_w", "pseudo_labels_per_image", "student_ap", "teacher_ap50"] {
         assert!(last[key].is_number(), "{key} in {last}");
     }
@@ -429,10 +429,10 @@ fn runs_are_not_overwritten_and_not_mixed() {
     };
     refused(&[], "exists already", "`--resume`");
     refused(&["--resume", "--set", "train.lr=0.5"], "was begun with another `train.lr`", "another `--out`");
-    let data = data().join("data/train");
+    let images = data().join("data/train");
     let within = format!("data.train.images={}", place.path("run").display());
     refused(&["--force", "--set", &within], "which it is made from", "another name");
-    assert!(data.exists());
+    assert!(images.exists());
     refused(
         &["--set", "train.lrr=0.5"],
         "--set train.lrr=0.5: there is no key `lrr` in `[train]`",
@@ -441,7 +441,7 @@ fn runs_are_not_overwritten_and_not_mixed() {
     // Nor is a configuration lost that lies in the run's folder.
     fs::copy(place.path("tiny.toml"), place.path("run/mine.toml")).unwrap();
     let mut onto_itself = lacuna();
-    onto_itself.current_dir(self::data()).arg("train").arg(place.path("run/mine.toml")).args(short);
+    onto_itself.current_dir(data()).arg("train").arg(place.path("run/mine.toml")).args(short);
     let output = onto_itself.arg("--out").arg(place.path("run")).arg("--force").output().unwrap();
     assert!(text(&output.stderr).contains("which it is made from") && place.path("run/mine.toml").exists());
     // A model is gone on with only if its classes are these.
@@ -465,7 +465,7 @@ fn runs_are_not_overwritten_and_not_mixed() {
     }
     // Other boxes under the same name are other data.
     let other = place.path("other.json");
-    fs::copy(data.join("../annotations/instances_train.json"), &other).unwrap();
+    fs::copy(images.join("../annotations/instances_train.json"), &other).unwrap();
     let elsewhere = format!("data.train.path={}", other.display());
     refused(
         &["--resume", "--set", &elsewhere],
@@ -640,14 +640,14 @@ fn the_other_systems_are_resumed_exactly() {
         succeeded(&place.run("resumed", &[&short[..], &["--resume"]].concat()));
         assert_same(&place.path("whole"), &place.path("resumed"));
 
-        let lines = lines(&place.path("whole"));
-        let any = |key: &str| lines.iter().any(|line| line[key].as_f64().is_some_and(|value| value > 0.0));
+        let records = lines(&place.path("whole"));
+        let any = |key: &str| records.iter().any(|line| line[key].as_f64().is_some_and(|value| value > 0.0));
         let is = |name: &str| method.contains(name);
         assert!(any("loss_classification"), "{kind} {method}");
-        assert_eq!(any("pseudo_labels_per_image"), !is("brl"), "{kind} {method}: {lines:?}");
-        assert_eq!(any("loss_consistency"), is("saod"), "{kind} {method}: {lines:?}");
+        assert_eq!(any("pseudo_labels_per_image"), !is("brl"), "{kind} {method}: {records:?}");
+        assert_eq!(any("loss_consistency"), is("saod"), "{kind} {method}: {records:?}");
         assert_eq!(
-            lines.last().unwrap()["teacher_ap"].is_number(),
+            records.last().unwrap()["teacher_ap"].is_number(),
             is("unbiased-teacher"),
             "{kind} {method}"
         );

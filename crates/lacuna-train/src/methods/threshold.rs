@@ -29,7 +29,7 @@ impl Threshold {
     }
 
     /// The raw score that it corresponds to, for all classes together.
-    pub fn as_score(&self) -> Option<Score> {
+    pub(crate) fn as_score(&self) -> Option<Score> {
         match self {
             Self::Score(min) => Some(*min),
             Self::Confidence(min, calibrator) => calibrator.pooled().score_of(*min, Proximity::Away),

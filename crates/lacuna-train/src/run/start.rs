@@ -49,11 +49,11 @@ impl<'a> Run<'a> {
         observer.started(&data, learner.iteration);
 
         let logs = Logs::open(folder, learner.iteration, progress.evaluated)?;
-        let loader = loader(&config, &data, progress.position);
+        let batches = loader(&config, &data, progress.position);
         let detector = config.detector.clone();
         let model = ModelConfig { detector, input: config.views.input(), calibrator: None, categories };
         let mut run = Self {
-            batches_per_epoch: loader.n_batches(),
+            batches_per_epoch: batches.n_batches(),
             first_iteration: learner.iteration,
             images: 0,
             last_evaluation: None,
@@ -66,7 +66,7 @@ impl<'a> Run<'a> {
             model,
             checkpoints,
             logs,
-            loader,
+            loader: batches,
             learner,
             progress,
             observer,
