@@ -1,10 +1,10 @@
 //! What a simulated split took away from a data set: the truth that results are measured against.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use lacuna_boxes::{Detection, Score};
-use lacuna_data::{Annotation, Builder, Category, Dataset, Error, Image, coco};
+use lacuna_data::{Annotation, Builder, Category, Dataset, Error, Image, Xywh, coco};
 use lacuna_eval::{
     DetectionMatch, ImageDetection, Recovery, RecoveryAbove, match_detections, recovery_above,
 };
@@ -49,6 +49,26 @@ pub fn read_hidden(path: &Path, dataset: &Dataset, only_known: bool) -> lacuna_d
         }
     }
     Ok(builder.finish())
+}
+
+/// Makes sure that the annotations of a file are hidden from a data set: that most of them are not in it. A data set may
+/// repeat a few boxes, of which a split hides one.
+///
+/// # Errors
+/// [`Error::NotHidden`] when most of them are given, as with the file from which they were hidden.
+pub fn ensure_hidden(path: &Path, given: &Dataset, hidden: &Dataset) -> lacuna_data::Result<()> {
+    let key = |annotation: &Annotation| {
+        let Xywh { x, y, width, height } = annotation.bbox;
+        (annotation.image, annotation.category, [x, y, width, height].map(f64::to_bits))
+    };
+    let all_given: HashSet<_> = given.annotations().iter().map(key).collect();
+    let in_both =
+        hidden.annotations().iter().filter(|annotation| all_given.contains(&key(annotation))).count();
+    if 2 * in_both <= hidden.annotations().len() {
+        return Ok(());
+    }
+    let reason = format!("{in_both} of its {} boxes are in the data set", hidden.annotations().len());
+    Err(Error::NotHidden { path: path.to_owned(), reason })
 }
 
 /// The whole truth: what is given and what was hidden.

@@ -24,7 +24,9 @@ pub use complete::{
     Acceptance, Candidate, Completion, candidates, candidates_with_confidences, completed, expected_precision,
 };
 pub use completeness::DatasetCompleteness;
-pub use hidden::{given_and_hidden, read_hidden, recovery_above_thresholds, recovery_by_class};
+pub use hidden::{
+    ensure_hidden, given_and_hidden, read_hidden, recovery_above_thresholds, recovery_by_class,
+};
 pub use judge::{JudgedDetection, judge, samples};
 pub use overlap::{JudgedImage, OverlapRule, judge_image};
 pub use reliability::{Truth, candidate_truths, judged_truths, reliability};

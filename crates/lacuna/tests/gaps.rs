@@ -239,6 +239,30 @@ fn complete_adds_and_changes_nothing_else() {
 }
 
 #[test]
+fn classes_choose_what_is_looked_for_and_given_boxes_stay() {
+    let folder = workplace();
+    let arguments =
+        "complete sparse.json --detections dets.json --classes cup --confidence 0.5 --out cups.json";
+    let result = run_json(folder.path(), arguments);
+    let (sparse, cups) = (read(folder.path(), "sparse.json"), read(folder.path(), "cups.json"));
+    let (given, all) = (sparse["annotations"].as_array().unwrap(), cups["annotations"].as_array().unwrap());
+    assert_eq!((&all[..given.len()], &cups["categories"]), (&given[..], &sparse["categories"]));
+    let recovered = &all[given.len()..];
+    assert!(!recovered.is_empty() && recovered.iter().all(|found| found["category_id"] == 1), "{result}");
+    let said = refused(folder.path(), &arguments.replace("cup --", "cups --").replace("cups.json", "x.json"));
+    assert!(said.contains("did you mean `cup`?"), "{said}");
+}
+
+#[test]
+fn what_was_hidden_must_not_be_given() {
+    let folder = workplace();
+    for command in ["eval full.json", "calibrate full.json", "complete full.json --out new.json"] {
+        let said = refused(folder.path(), &format!("{command} --detections dets.json --hidden hidden.json"));
+        assert!(said.contains("boxes are in the data set"), "{command}: {said}");
+    }
+}
+
+#[test]
 fn complete_takes_the_confidences_that_there_are() {
     let folder = workplace();
     run(folder.path(), "calibrate sparse.json --detections dets.json --out with.json --save c.json");
@@ -358,7 +382,7 @@ fn bad_input_is_named_and_leaves_nothing_behind() {
         ("complete sparse.json --detections dets.json --format voc --out . --force", "made from"),
         (
             "complete sparse.json --detections dets.json --format voc --out voc --recovered voc/a.json",
-            "one is in the other",
+            "one is inside the other",
         ),
         ("complete sparse.json --detections dets.json --out n.json --precision 2", "from 0 to 1"),
         ("calibrate sparse.json --detections dets.json --iou-low 0.9", "`--iou-low`"),

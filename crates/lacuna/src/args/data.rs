@@ -59,6 +59,22 @@ impl DataArgs {
         self.options.read_split(&Layout::detect(&self.path)?, self.options.split.as_deref())
     }
 
+    /// The same with all its classes, and which of them `--classes` names.
+    pub(crate) fn read_whole(&self) -> Result<(Split, Vec<bool>)> {
+        let options = &self.options;
+        let split = options.read_whole_split(&Layout::detect(&self.path)?, options.split.as_deref())?;
+        let dataset = &split.dataset;
+        if !options.are_classes_chosen() {
+            let all = vec![true; dataset.categories().len()];
+            return Ok((split, all));
+        }
+        let is_class = |name: &str| dataset.categories().iter().any(|c| c.name == name);
+        let names = options.class_names(is_class);
+        dataset.restrict_to(&names)?;
+        let chosen = dataset.categories().iter().map(|category| names.contains(&category.name)).collect();
+        Ok((split, chosen))
+    }
+
     /// Reads all splits, or the one that is named.
     pub(crate) fn read_all(&self) -> Result<Vec<Split>> {
         let (layout, options) = (Layout::detect(&self.path)?, &self.options);

@@ -72,6 +72,14 @@ pub(crate) fn read_results(
     if options.are_classes_chosen() {
         usage("`--classes` cannot be combined with `--detections`: results are reported by class anyway");
     }
+    read_all_results(path, dataset)
+}
+
+/// The same for a data set that has all its classes.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn read_all_results(path: &Path, dataset: &Dataset) -> lacuna_data::Result<Results> {
     let results = Results::read(path, dataset)?;
     note_repeated_detections(&results, path);
     Ok(results)

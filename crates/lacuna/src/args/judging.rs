@@ -4,7 +4,8 @@ use std::fmt;
 
 use clap::ValueEnum;
 use lacuna_calib::CalibratorKind;
-use lacuna_gaps::OverlapRule;
+use lacuna_data::Dataset;
+use lacuna_gaps::{OverlapRule, ensure_hidden, read_hidden};
 
 use crate::diagnostics::usage;
 
@@ -42,6 +43,19 @@ pub(crate) struct HiddenArgs {
     /// The annotations that `lacuna sparsify` hid; the result is measured against them
     #[arg(long, value_name = "COCO_JSON")]
     pub(crate) hidden: Option<std::path::PathBuf>,
+}
+
+impl HiddenArgs {
+    /// Reads the hidden annotations of a data set that lacks them. `only_known` leaves out classes that it lacks.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub(crate) fn read(&self, dataset: &Dataset, only_known: bool) -> lacuna_data::Result<Option<Dataset>> {
+        let Some(path) = &self.hidden else { return Ok(None) };
+        let hidden = read_hidden(path, dataset, only_known)?;
+        ensure_hidden(path, dataset, &hidden)?;
+        Ok(Some(hidden))
+    }
 }
 
 #[derive(clap::Args)]

@@ -11,7 +11,7 @@ use lacuna_data::output::NewFile;
 use lacuna_data::results::{Results, Rewrite};
 use lacuna_gaps::{
     CalibrationErrors, CalibratorFile, DatasetCompleteness, FitOptions, FoldedCalibrator, JudgedDetection,
-    judge, read_hidden,
+    judge,
 };
 use serde_json::{Map, Value, json};
 
@@ -33,6 +33,8 @@ use crate::render::table::Table;
 /// (the share of objects that are annotated) is estimated. Printed errors are of images that the calibrator was not
 /// fitted to.
 #[derive(clap::Args)]
+// Confidences are for all classes of the detections.
+#[command(mut_arg("classes", |classes| classes.hide(true)))]
 pub(crate) struct Args {
     #[command(flatten)]
     data: DataArgs,
@@ -90,7 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     note_problems(&split);
     let dataset = &split.dataset;
     let results = read_results(detections_path, dataset, &args.data.options)?;
-    let hidden = args.hidden.hidden.as_deref().map(|path| read_hidden(path, dataset, false)).transpose()?;
+    let hidden = args.hidden.read(dataset, false)?;
 
     let judged = judge(dataset, &best_first(&results), &args.judging.rule());
     let score_min = args.floor.score_min;

@@ -18,14 +18,14 @@ use lacuna_eval::Recovery;
 use lacuna_gaps::{
     Acceptance, CalibratorFile, Candidate, Completion, DatasetCompleteness, FitOptions, FoldedCalibrator,
     JudgedDetection, candidates, candidates_with_confidences, completed, expected_precision, judge,
-    read_hidden, recovery_by_class,
+    recovery_by_class,
 };
 use lacuna_train::evaluate::map_classes;
 use serde_json::{Map, Value, json};
 
 use crate::args::data::DataArgs;
 use crate::args::detections::{
-    DetectionSource, DetectionSourceArgs, ModelDetections, detect_with_model, read_results,
+    DetectionSource, DetectionSourceArgs, ModelDetections, detect_with_model, read_all_results,
 };
 use crate::args::judging::{CalibratorArgs, HiddenArgs, JudgingArgs, ScoreFloorArgs};
 use crate::args::output::{ImageFilesArgs, OutputArgs};
@@ -43,6 +43,9 @@ use crate::render::{class_keys, path_json};
 /// Given boxes stay as they are. Recovered boxes are marked in the output and have their raw `score` and their
 /// `confidence`, the probability that they are right.
 #[derive(clap::Args)]
+#[command(mut_arg("classes", |classes| {
+    classes.help("Look for these classes only, by name; given boxes of all classes stay")
+}))]
 pub(crate) struct Args {
     #[command(flatten)]
     data: DataArgs,
@@ -128,18 +131,17 @@ struct Detections {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     check(args)?;
-    let mut split = args.data.read()?;
+    let (mut split, is_chosen) = args.data.read_whole()?;
     check_outputs(args, &[split.path()])?;
     note_problems(&split);
     let dataset = &split.dataset;
-    let only_known = args.data.options.are_classes_chosen();
-    let hidden =
-        args.hidden.hidden.as_deref().map(|path| read_hidden(path, dataset, only_known)).transpose()?;
+    let hidden = args.hidden.read(dataset, false)?;
 
     let detections = read_detections(args, &split)?;
     let judged = judge(dataset, &detections.images, &args.judging.rule());
-    let (candidates, confidences_by) =
+    let (mut candidates, confidences_by) =
         find_candidates(args, dataset, &judged, detections.confidences.as_deref())?;
+    candidates.retain(|candidate| is_chosen[candidate.detection.class]);
     let completion = Completion::new(candidates, acceptance(args), dataset.categories().len());
     let completeness = DatasetCompleteness::new(dataset, &judged, args.floor.score_min);
 
@@ -201,7 +203,7 @@ fn read_detections(args: &Args, split: &Split) -> Result<Detections> {
         }
         DetectionSource::File(path) => path,
     };
-    let results = read_results(path, dataset, options)?;
+    let results = read_all_results(path, dataset)?;
     // No box is added twice.
     let repeated: HashSet<usize> = results.repeated().into_iter().map(|(_, again)| again).collect();
     let mut images = results.detections();

@@ -16,7 +16,7 @@ use lacuna_eval::{
     AveragePrecision, AveragePrecisionAt, CalibrationError, ImageDetection, RecoveryAbove, average_precision,
     average_precision_at, judge_confidences,
 };
-use lacuna_gaps::{given_and_hidden, read_hidden, recovery_above_thresholds};
+use lacuna_gaps::{given_and_hidden, recovery_above_thresholds};
 use lacuna_train::evaluate::map_classes;
 use serde_json::{Map, Value, json};
 
@@ -129,9 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let split = args.data.read()?;
     note_problems(&split);
     let given = &split.dataset;
-    let only_known = args.data.options.are_classes_chosen();
-    let hidden =
-        args.hidden.hidden.as_deref().map(|path| read_hidden(path, given, only_known)).transpose()?;
+    let hidden = args.hidden.read(given, args.data.options.are_classes_chosen())?;
     let union = hidden.as_ref().map(|hidden| given_and_hidden(given, hidden));
     let truth = union.as_ref().unwrap_or(given);
     let detections = match args.source.source() {
